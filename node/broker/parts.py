@@ -204,7 +204,9 @@ class NodeParts:
             epoch=self.epoch.current,
         )
         self.inline_budget = InlineBudget(config.inline, loop.time)
-        self.inline_storing = InlineStoring(self.partitions, self.batcher, self.inline_budget, loop=loop)
+        self.inline_storing = InlineStoring(
+            self.partitions, self.batcher, self.inline_budget, loop=loop, rng=rng
+        )
         self.reader = Reader(store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched)
         self.level_one_builder = level_one_builder or StoreBuilder(
             store, BuilderConfig(block_bytes=config.level_one.block_bytes), loop=loop

@@ -10,11 +10,15 @@ collector deletes, and the batches inline for the next leader. docs/write-path.m
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from heapq import nlargest
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from strandline.node.level_one.plan import FirstSeen
+from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.level_zero.batcher import Batcher, Stored
 from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.partition.partition import Partition
@@ -29,10 +33,15 @@ LOAD_BYTES: Final = 4 * 1024 * 1024
 LOAD_BATCHES: Final = 1_024
 """Also the rows of one entry of the log."""
 LOG_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of entries in memory, of all partitions here, that no snapshot covers. Above this snapshots of those
-with most are taken: what is stored in objects is still in these entries."""
-FAILED_SECONDS: Final = 1.0
-"""Pause after an attempt that failed."""
+"""Bytes of applied entries in memory, of all partitions here. Above this snapshots of those with most are
+taken: what is stored in objects is still in these entries."""
+SHORTENED_AT_ONCE: Final = 256
+"""Logs in one look: each is a snapshot, which is a file."""
+SHORTENED_IN_A_TURN: Final = 8
+FIRST_RETRY_SECONDS: Final = 1.0
+MOST_RETRY_SECONDS: Final = 10.0
+"""Pauses after attempts that failed, of which half is drawn: nodes that lost a store together do not come
+back to it together."""
 
 
 class _Load(NamedTuple):
@@ -50,12 +59,18 @@ class InlineStoring:
         budget: InlineBudget,
         *,
         loop: asyncio.AbstractEventLoop,
+        rng: random.Random,
     ) -> None:
         self._partitions = partitions
         self._batcher = batcher
         self._budget = budget
         self._config = budget.config
         self._loop = loop
+        self._rng = rng
+        self._backoff = RetryBackoff(FIRST_RETRY_SECONDS)
+        self._retry_at = float("-inf")
+        self._logs: list[tuple[int, Partition]] = []
+        """Bytes of entries in memory, of each partition that has some, at the last look."""
         self._seen: dict[int, FirstSeen] = {}
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -84,43 +99,58 @@ class InlineStoring:
     async def _run(self) -> None:
         while True:
             least = min(self._config.seconds / 8, MOST_LOOK_SECONDS)
-            try:
-                async with asyncio.timeout(look_seconds(least, len(self._partitions))):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            pause, waits = look_seconds(least, len(self._partitions)), self._retry_at - self._loop.time()
+            if waits > 0:
+                # The limits may be passed all the time by now: that is no reason to try again.
+                await asyncio.sleep(min(pause, waits))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._wanted.wait()
             asked = self._wanted.is_set()
-            self._wanted.clear()
             try:
-                stored = await self.step(asked)
+                await self.step(asked)
             except Exception as error:
                 message = "storing inline batches failed in a way that was not foreseen"
                 self._loop.call_exception_handler({"message": message, "exception": error})
-                stored = False
-            if not stored:
-                await asyncio.sleep(FAILED_SECONDS)
+                self._failed()
 
     async def step(self, asked: bool) -> bool:
         """Look, and store everything if it is time or `asked` for; returns False if a part of that failed."""
         led = await self._look()
-        self._shorten_logs()
+        await self._shorten_logs()
+        if self._loop.time() < self._retry_at:
+            return True
+        self._wanted.clear()
         due = [one for one in led if self.age(one.group.id) >= self._config.seconds / 2]
         if not due and not (asked and led):
             return True
         done = await self._store(led)
-        self._budget.measures.failed_stores += not done
+        if done:
+            self._backoff.over()
+        else:
+            self._budget.measures.failed_stores += 1
+            self._failed()
         return done
+
+    def _failed(self) -> None:
+        now = self._loop.time()
+        self._backoff.failed(now, "not stored", MOST_RETRY_SECONDS)
+        self._retry_at = now + (self._backoff.retry_at - now) * self._rng.uniform(0.5, 1.0)
 
     async def _look(self) -> list[Partition]:
         """Note what is inline, on every replica: the next leader then knows its age. Those led here that have
         something."""
         now, known, seen = self._loop.time(), self._seen, dict[int, FirstSeen]()
         led: list[Partition] = []
+        logs: list[tuple[int, Partition]] = []
         kept_before, kept = self._budget.kept, 0
         async for partition in in_slices(self._partitions):
             extents = partition.machine.extents
             if partition.leads:
                 kept += partition.writer.inline_bytes
+            if log_bytes := partition.group.taking.log_bytes:
+                logs.append((log_bytes, partition))
             if not extents.inline_bytes:
                 continue
             group = partition.group.id
@@ -129,22 +159,28 @@ class InlineStoring:
             seen[group] = marks
             if partition.leads:
                 led.append(partition)
-        self._seen = seen
+        self._seen, self._logs = seen, logs
         # What came while this look went through the slices may have been missed.
         self._budget.kept += kept - kept_before
         return led
 
-    def _shorten_logs(self) -> None:
-        """Let the longest logs go from memory, if all of them together are too long."""
-        sizes = [(one.group.bytes_since_snapshot, one) for one in self._partitions]
-        total = sum(size for size, _ in sizes)
+    async def _shorten_logs(self) -> None:
+        """Let the longest logs go from memory, if all of them together are too long.
+
+        What stays of each behind its snapshot is a share of a quarter. With a thousand partitions that is
+        less than stays usually: otherwise that alone would be a gigabyte, and nothing here would lessen it.
+        """
+        logs, self._logs = self._logs, []
+        total = sum(size for size, _ in logs)
         if total <= LOG_BYTES:
             return
-        for size, partition in sorted(sizes, key=itemgetter(0), reverse=True):
-            if total <= LOG_BYTES // 2:
+        room = LOG_BYTES // 4 // len(logs)
+        longest = nlargest(SHORTENED_AT_ONCE, logs, key=itemgetter(0))
+        async for size, partition in in_slices(longest, SHORTENED_IN_A_TURN):
+            if total <= LOG_BYTES // 2 or size <= room:
                 return
-            total -= size
-            self._budget.measures.snapshots += partition.group.taking.take()
+            total -= size - room
+            self._budget.measures.snapshots += partition.group.taking.shorten(room)
 
     async def _store(self, partitions: Sequence[Partition]) -> bool:
         """Store what these partitions have inline now; what comes meanwhile is for the next time."""

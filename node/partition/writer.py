@@ -157,8 +157,6 @@ class Writer:
         lanes, self._lanes = self._lanes, {}
         self._ready = []
         for lane in lanes.values():
-            if lane.waiting is not None:
-                lane.waiting.cancel()
             while lane.queue:
                 self._fail(lane, failure)
         self.acks.term_over(reason)
@@ -323,5 +321,11 @@ class Writer:
                 pending.staged.cancel()
         self.acks.fail(failed[:1], failure)
         self.acks.fail(failed[1:], behind(failure))
-        if not lane.queue and self._lanes.get(lane.key) is lane:
+        if lane.queue:
+            return
+        if lane.waiting is not None:
+            # Its first batch is not there any more: the log refused the entry before, of inline batches.
+            lane.waiting.cancel()
+            lane.waiting = None
+        if self._lanes.get(lane.key) is lane:
             del self._lanes[lane.key]

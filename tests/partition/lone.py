@@ -80,14 +80,15 @@ class Entry(NamedTuple):
 
 
 class HandTaking:
-    """Notes how many bytes of entries each snapshot was to cover."""
+    """Notes how many bytes of entries each snapshot was to leave."""
 
-    def __init__(self, group: HandGroup) -> None:
-        self.taken: list[int] = []
-        self._group = group
+    def __init__(self) -> None:
+        self.log_bytes = 0
+        self.left: list[int] = []
 
-    def take(self) -> bool:
-        self.taken.append(self._group.bytes_since_snapshot)
+    def shorten(self, most_trailing_bytes: int) -> bool:
+        self.left.append(most_trailing_bytes)
+        self.log_bytes = min(self.log_bytes, most_trailing_bytes)
         return True
 
 
@@ -95,10 +96,9 @@ class HandGroup:
     """A log that commits when a test says, and leads when a test says."""
 
     id = 64
-    bytes_since_snapshot = 0
 
     def __init__(self, loop: ManualLoop, partition: Partition) -> None:
-        self.taking = HandTaking(self)
+        self.taking = HandTaking()
         self.term = 0
         self.is_leader = False
         self.is_ready = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,6 +12,7 @@ import pytest
 from strandline.node.config.node_config import InlineSection
 from strandline.node.level_zero.batcher import Batcher, Stored
 from strandline.node.partition import inline_storing, writer
+from strandline.node.partition.fence import Permit
 from strandline.node.partition.inline_budget import Switch
 from strandline.node.partition.inline_storing import InlineStoring
 from strandline.node.partition.partition_table import PartitionTable
@@ -197,7 +200,9 @@ def storing(lone: Lone) -> InlineStoring:
     table = PartitionTable()
     table.add(lone.group.id, lone.partition)
     assert lone.budget is not None
-    return InlineStoring(table, cast(Batcher, lone.batcher), lone.budget, loop=lone.loop)
+    return InlineStoring(
+        table, cast(Batcher, lone.batcher), lone.budget, loop=lone.loop, rng=random.Random(1)
+    )
 
 
 def written(lone: Lone, *sizes: int) -> None:
@@ -358,19 +363,99 @@ def test_the_node_knows_what_lies_in_the_logs_alone() -> None:
         assert lone.budget.kept == 2 * SMALL
 
 
+def shortened(*log_bytes: int) -> list[int | None]:
+    """For partitions with so many bytes of entries each, what was to be left of those that were cut."""
+    with ExitStack() as stack:
+        table = PartitionTable()
+        lones = [stack.enter_context(Lone(inline=INLINE)) for _ in log_bytes]
+        for number, (lone, size) in enumerate(zip(lones, log_bytes, strict=True)):
+            lone.group.taking.log_bytes = size
+            table.add(number, lone.partition)
+        first = lones[0]
+        assert first.budget is not None
+        part = InlineStoring(
+            table, cast(Batcher, first.batcher), first.budget, loop=first.loop, rng=random.Random(1)
+        )
+        first.run(part.step(False))
+        assert first.budget.measures.snapshots == sum(len(lone.group.taking.left) for lone in lones)
+        return [one.group.taking.left[0] if one.group.taking.left else None for one in lones]
+
+
 def test_long_logs_are_cut_by_snapshots_the_longest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_storing, "LOG_BYTES", 100)
+    monkeypatch.setattr(inline_storing, "LOG_BYTES", 400)
+    assert shortened(400) == [None]
+    assert shortened(401) == [100]
+    assert shortened(100, 190, 111, 0) == [None, 33, 33, None]
+    assert shortened(*[41] * 10) == [10] * 7 + [None] * 3
+
+
+def test_one_look_does_not_cut_all_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_storing, "LOG_BYTES", 4)
+    monkeypatch.setattr(inline_storing, "SHORTENED_AT_ONCE", 2)
+    assert shortened(5, 6, 7) == [None, 0, 0]
+
+
+def test_after_a_failure_the_next_attempt_waits_longer_each_time() -> None:
     with Lone(inline=INLINE) as lone:
-        taken = lone.group.taking.taken
+        written(lone, SMALL)
         part = storing(lone)
-        lone.group.bytes_since_snapshot = 100
-        lone.run(part.step(False))
-        assert taken == []
-        lone.group.bytes_since_snapshot = 101
-        lone.run(part.step(False))
-        assert taken == [101]
-        assert lone.budget is not None
-        assert lone.budget.measures.snapshots == 1
+        waits = []
+        for _ in range(6):
+            lone.run(part.step(True))
+            lone.batcher.failed(len(lone.batcher.staged) - 1)
+            lone.loop.run()
+            attempts, since = len(lone.batcher.staged), lone.loop.time()
+            while len(lone.batcher.staged) == attempts:
+                lone.loop.advance(0.05)
+                task = lone.run(part.step(True))
+            waits.append(lone.loop.time() - since)
+            lone.batcher.failed(attempts)
+            lone.loop.run()
+            assert task.result() is False
+            lone.loop.advance(20)
+        for wait, most in zip(waits, (1, 4, 10, 10, 10, 10), strict=True):
+            assert most / 2 <= wait <= most + 0.1
+        assert len({round(wait, 1) for wait in waits[2:]}) > 1, "drawn"
+        lone.run(part.step(True))
+        lone.batcher.stored(len(lone.batcher.staged) - 1)
+        lone.loop.run()
+        lone.group.commit()
+        written(lone, SMALL)
+        lone.run(part.step(True))
+        lone.batcher.failed(len(lone.batcher.staged) - 1)
+        lone.loop.run()
+        lone.loop.advance(1.0)
+        lone.run(part.step(True))
+        assert not lone.batcher.staged[-1][1].done(), "after a success it begins anew"
+        lone.batcher.failed(len(lone.batcher.staged) - 1)
+        lone.loop.run()
+
+
+def test_a_lane_that_waits_for_the_fence_when_its_inline_batch_is_refused_is_over() -> None:
+    """The fence's later answer, of any kind, is for nothing that is still there."""
+    with Lone(inline=INLINE) as lone:
+        fence = lone.partition.fence
+        validation = lone.loop.create_future()
+        hold = fence.try_acquire(CREATION_EPOCH)
+        slides = [lone.run(fence.acquire(CREATION_EPOCH + number)) for number in (3, 4)]
+        lone.append("small", producer=7, sequence=0, size=SMALL, validation=validation)
+        lone.append("large", producer=7, sequence=1, size=LARGE)
+        lone.stored("large")
+        lone.group.refusal = NotLeader(2)
+        validation.set_result(None)
+        lone.loop.run()
+        assert lone.codes() == {"small": NOT_LEADER, "large": NOT_LEADER}
+        assert fence.waiting == len(slides)
+        lone.group.refusal = None
+        cast(Permit, hold).release()
+        lone.loop.run()
+        for slide in slides:
+            cast(Permit, slide.result()).release()
+            lone.loop.run()
+        assert (fence.permits, fence.waiting) == (0, 0)
+        lone.append("small again", producer=7, sequence=0, size=SMALL)
+        lone.group.commit()
+        assert lone.codes()["small again"] == "0"
 
 
 def test_store_inline_is_refused_where_this_node_does_not_lead() -> None:

@@ -30,7 +30,16 @@ RETRY_SECONDS = 5.0
 class SnapshotTaking(Part):
     """A replica's own snapshots."""
 
-    __slots__ = ("configuration_log", "on_saved", "saving", "store", "stored_is_bad", "wanted")
+    __slots__ = (
+        "_room",
+        "_trailing_bytes",
+        "configuration_log",
+        "on_saved",
+        "saving",
+        "store",
+        "stored_is_bad",
+        "wanted",
+    )
 
     def __init__(
         self, state: ReplicaState, store: SnapshotStore, configuration_log: ConfigurationLog
@@ -45,6 +54,15 @@ class SnapshotTaking(Part):
         """A follower found this node's newest snapshot file damaged: store it again."""
         self.wanted: dict[int, int] = {}
         """Followers that wait for this node's next snapshot, with the least index that helps them."""
+        self._room: int = self.settings.trailing_bytes
+        """Bytes of entries that may stay behind the next snapshot."""
+        self._trailing_bytes: int = 0
+        """Those that stayed behind the newest."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of applied entries in memory."""
+        return self.state.bytes_since_snapshot + self._trailing_bytes
 
     def due(self) -> bool:
         """Enough was applied since the last snapshot, or a follower waits for one."""
@@ -77,6 +95,17 @@ class SnapshotTaking(Part):
         state.bytes_since_snapshot = 0
         state.run_blocking(partial(self._save, place, state.machine.capture()), partial(self._saved, place))
         return True
+
+    def shorten(self, most_trailing_bytes: int) -> bool:
+        """Let go of all applied entries in memory but this many bytes of the newest, once a snapshot covers
+        them; returns whether one was begun."""
+        self._room = min(most_trailing_bytes, self.settings.trailing_bytes)
+        if self.take():
+            return True
+        if not self.saving:
+            # Nothing was applied since the last one, but much may have stayed behind it.
+            self.drop_covered(self.state.snapshot_index)
+        return False
 
     def _save(self, place: SnapshotDocument, captured: Captured) -> None:
         """Off the loop: a large state takes longer to write down than an election may."""
@@ -126,24 +155,27 @@ class SnapshotTaking(Part):
         state.snapshot_index = document.index
         state.snapshot_term = document.term
         state.snapshot_members = Configuration(document.index, document.voters, document.learners)
+        self._trailing_bytes = 0
 
     def drop_covered(self, index: int) -> None:
         """Drop the entries that a snapshot covers, except a few that a slow follower may still need."""
         state = self.state
-        keep_from = index - self._trailing(index)
+        trailing, self._trailing_bytes = self._trailing(index)
+        keep_from = index - trailing
+        self._room = self.settings.trailing_bytes
         if self.journal.term_at(keep_from) is not None and keep_from > self.journal.base:
             state.drop_below(keep_from)
         self.configuration_log.compact(self.journal.base)
 
-    def _trailing(self, index: int) -> int:
-        """Number of entries up to `index` that stay."""
-        most, room = self.settings.trailing_entries, self.settings.trailing_bytes
+    def _trailing(self, index: int) -> tuple[int, int]:
+        """Number of entries up to `index` that stay, and their bytes."""
+        most, size = self.settings.trailing_entries, 0
         after = max(index - most, self.journal.base)
         for count, (command, _, _) in enumerate(reversed(self.journal.after(after, index - after))):
-            room -= len(command)
-            if room < 0:
-                return count
-        return most
+            if size + len(command) > self._room:
+                return count, size
+            size += len(command)
+        return most, size
 
 
 def note_untidy(_: Any, error: Exception | None) -> None:

@@ -438,6 +438,7 @@ def _keys(peer: Peer, topic: str, count: int) -> list[bytes]:
 def _times(latencies: list[float], errors: list[str]) -> Result:
     result = Result({"p50": percentile(latencies, 0.5), "p99": percentile(latencies, 0.99)})
     result.figures["p999"] = percentile(latencies, 0.999)
+    result.figures["records"] = float(len(latencies))
     result.notes.append(f"{len(latencies):,} records")
     if errors or not latencies:
         result.problems.append(f"{len(errors)} of {len(errors) + len(latencies)} failed: {errors[:3]}")

@@ -4,9 +4,10 @@
 loopback, real disks, the load inside the leader's process. Times are as the proposer of a command sees them.
 
 `scripts/bench kafka` compares a whole cluster with Apache Kafka, `scripts/bench gc` tells what level one and
-collecting cost, `scripts/bench compaction` compares compaction with Kafka's log cleaner, and `scripts/bench
-partitions` tells what thousands of partitions cost; their options are their own (kafka_compare.py,
-gc_bench.py, compaction_bench.py, partitions_bench.py).
+collecting cost, `scripts/bench compaction` compares compaction with Kafka's log cleaner, `scripts/bench
+inline` compares small batches in the log with objects only, and `scripts/bench partitions` tells what
+thousands of partitions cost; their options are their own (kafka_compare.py, gc_bench.py,
+compaction_bench.py, inline_bench.py, partitions_bench.py).
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.programs.bench import compaction_bench, gc_bench, kafka_compare, measures, partitions_bench
+from tests.programs.bench import (
+    compaction_bench,
+    gc_bench,
+    inline_bench,
+    kafka_compare,
+    measures,
+    partitions_bench,
+)
 from tests.programs.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.bench.systems import StockPySyncObj, Strandline, System
@@ -122,6 +130,8 @@ def main() -> int:
         return gc_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["compaction"]:
         return compaction_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["inline"]:
+        return inline_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["partitions"]:
         return partitions_bench.main(sys.argv[2:])
     arguments = parse()
@@ -178,10 +188,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc", "compaction", "partitions"],
+        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions"],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
         " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help),"
-        " compaction beside Kafka's log cleaner (scripts/bench compaction --help), or thousands of partitions"
+        " compaction beside Kafka's log cleaner (scripts/bench compaction --help), small batches in the log"
+        " beside objects only (scripts/bench inline --help), or thousands of partitions"
         " (scripts/bench partitions --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")

@@ -66,6 +66,28 @@ def test_7_entries_kept_behind_a_snapshot_are_bounded_in_bytes_too(room: int, le
     assert replica.terms == [1] * left
 
 
+def test_7_a_log_that_is_to_be_short_keeps_less_behind_its_snapshot() -> None:
+    """Once only; and what stayed behind one that is there already goes without another."""
+    length = len(entry(1, 1)[0])
+    config = replace(SMALL, trailing_entries=4)
+    replica = Replica(terms=[1] * 6, config=config)
+    replica.append(2, 1, (6, 1), commit=6)
+    replica.sync()
+    taking = replica.group.taking
+    assert taking.log_bytes == 6 * length
+    assert taking.shorten(3 * length)
+    assert taking.log_bytes == 0, "it is under way"
+    replica.host.run_jobs()
+    assert (replica.terms, taking.log_bytes) == ([1] * 3, 3 * length)
+    assert not taking.shorten(length)
+    assert (replica.terms, taking.log_bytes) == ([1], length)
+    replica.append(2, 1, (6, 1), log=[entry(number, 1) for number in range(7, 13)], commit=12)
+    replica.sync()
+    assert taking.take()
+    replica.host.run_jobs()
+    assert (replica.terms, taking.log_bytes) == ([1] * 4, 4 * length)
+
+
 def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
     replica = committed(5)
     replica.group.taking.take()
