@@ -7,6 +7,7 @@ from typing import Final
 
 _EXTRAS: Final = {
     "spark": ("reading with Spark needs", ("pyspark", "pyarrow", "numpy", "pandas")),
+    "views": ("views need", ("polars", "sqlglot", "xxhash", "pyarrow", "numpy")),
     "report": ("a report with plots needs", ("matplotlib",)),
 }
 """By the name of the extra in pyproject.toml: what needs it, and the libraries that are imported."""

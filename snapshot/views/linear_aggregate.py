@@ -1,0 +1,158 @@
+"""LinearAggregate: COUNT, SUM and AVG by group, kept up to date from the changes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+from strandline.snapshot.views import exact, hashing
+from strandline.snapshot.views.accumulators import Accumulators, Totals
+from strandline.snapshot.views.errors import ViewInvariant
+from strandline.snapshot.views.operator import (
+    Operator,
+    State,
+    StateManifest,
+    StatePlan,
+    manifest,
+    restored,
+)
+from strandline.snapshot.views.run import HashRange, Layout, Run, run_of
+from strandline.snapshot.views.spine import Spine
+from strandline.snapshot.views.zset import (
+    Positions,
+    Schema,
+    Weights,
+    ZSet,
+    check_weights,
+    chosen,
+    concatenated,
+    equal_rows,
+    filtered,
+    frame,
+)
+from strandline.statemachine.views.aggregates import Aggregate
+
+
+class LinearAggregate(Operator):
+    """A group has a row while records of it are there; without aggregates it is DISTINCT.
+
+    The first spine has each group's sums. The second has the bins of sums of DOUBLE: rows of group, column
+    and bin. The digest is over groups with their exact accumulators.
+    """
+
+    def __init__(self, name: str, schema: Schema, keys: Positions, aggregates: Sequence[Aggregate]) -> None:
+        self._keys = keys
+        self._accumulators = Accumulators(aggregates)
+        key_schema = tuple(schema[position] for position in keys)
+        own = tuple(range(len(keys)))
+        groups = Layout(key_schema, own, self._accumulators.sums, self._accumulators.wide)
+        bins = Layout((*key_schema, pl.Int32(), pl.Int32()), own, 2, (0,))
+        spines = (Spine(groups), Spine(bins)) if self._accumulators.doubles else (Spine(groups),)
+        super().__init__(name, State(spines))
+
+    def step(self, deltas: tuple[ZSet, ...]) -> tuple[ZSet, State]:
+        """Give the old and the new row of each group that changes."""
+        (delta,) = deltas
+        check_weights(delta)
+        keys = chosen(delta.rows, self._keys)
+        groups, *bins = self.current.spines
+        change = run_of(groups.layout, keys, self._accumulators.contributions(delta))
+        touched, before, after = change, {}, {}
+        added = change.sums
+        spines = [groups.with_run(change)]
+        if bins:
+            # The counts of a group may come out even while its sums change.
+            touched = run_of(
+                Layout(groups.layout.schema, groups.layout.key), keys, (np.ones(len(delta), np.int64),)
+            )
+            added = Spine(groups.layout, (change,)).sums_of(touched.hashes, touched.rows)
+            parts = self._bins(bins[0].layout, delta, keys)
+            before = self._totals(bins[0], touched)
+            more = self._totals(Spine(bins[0].layout, (parts,)), touched)
+            after = {
+                column: [old + new for old, new in zip(before[column], more[column], strict=True)]
+                for column in before
+            }
+            spines.append(bins[0].with_run(parts))
+        old = groups.sums_of(touched.hashes, touched.rows)
+        new = exact.carried(
+            tuple(one + other for one, other in zip(old, added, strict=True)), groups.layout.wide
+        )
+        if len(new[0]) and int(new[0].min()) < 0:
+            raise ViewInvariant(f"{self.name}: a row was retracted more often than it was added")
+        was = self._rows(touched.rows, old, before)
+        now = self._rows(touched.rows, new, after)
+        digest = self._digest(touched.rows, new, after) - self._digest(touched.rows, old, before)
+        state = State(tuple(spines), (self.current.digest + digest) % hashing.DIGEST_MODULUS)
+        return _difference(was, old[0] > 0, now, new[0] > 0), state
+
+    def _bins(self, layout: Layout, delta: ZSet, keys: pl.DataFrame) -> Run:
+        rows: list[pl.DataFrame] = []
+        high: list[Weights] = []
+        low: list[Weights] = []
+        for column in self._accumulators.doubles:
+            # What is null is NaN in numpy's array, and has no bins either.
+            values = delta.rows.to_series(column).to_numpy()
+            spread = exact.bins(np.where(np.isfinite(values), values, 0.0))
+            place = pl.Series(np.full(len(spread.bin), column, np.int32))
+            of_group = keys[spread.place.astype(np.uint32)].get_columns()
+            rows.append(frame([*of_group, place, pl.Series(spread.bin.astype(np.int32))]))
+            parts = exact.split(spread.part, delta.weights[spread.place])
+            high.append(parts[0])
+            low.append(parts[1])
+        return run_of(layout, pl.concat(rows, rechunk=True), (np.concatenate(high), np.concatenate(low)))
+
+    def _totals(self, bins: Spine, groups: Run) -> Totals:
+        totals = {column: [0] * len(groups) for column in self._accumulators.doubles}
+        for mine, run, its in bins.found(groups.hashes, groups.rows):
+            *_, columns, numbers = run.rows[its.astype(np.uint32)].get_columns()
+            sums = exact.totals(run.sums[0][its], run.sums[1][its])
+            for group, column, bin_, number in zip(
+                mine.tolist(), columns.to_list(), numbers.to_list(), sums, strict=True
+            ):
+                totals[column][group] += exact.scaled(bin_, number)
+        return totals
+
+    def _rows(self, keys: pl.DataFrame, sums: tuple[Weights, ...], totals: Totals) -> pl.DataFrame:
+        """The output row of each group, also of those without records: these rows mean nothing."""
+        return frame([*keys.get_columns(), *self._accumulators.results(sums, totals)])
+
+    def _digest(self, keys: pl.DataFrame, sums: tuple[Weights, ...], totals: Totals) -> int:
+        doubles = [pl.Series([hex(total) for total in each], dtype=pl.String) for each in totals.values()]
+        exact_rows = frame([*keys.get_columns(), *map(pl.Series, sums), *doubles])
+        return hashing.digest(hashing.row_hashes(exact_rows), (sums[0] > 0).astype(np.int64))
+
+    def state(self) -> StateManifest:
+        """Give groups, bins and the digest."""
+        return manifest(self.current)
+
+    def load(self, manifest: StateManifest) -> None:
+        """Take over groups and bins; raises ViewInvariant for those of another layout."""
+        self.install(restored(self, manifest, self.current.spines)[0])
+
+    def contents(self, inputs: tuple[ZSet, ...], hash_range: HashRange) -> ZSet:
+        """Give the rows of a range of groups; raises ViewInvariant for a group of less than no rows."""
+        groups, *bins = self.current.spines
+        run = groups.consolidated(hash_range)
+        if len(run) and int(run.sums[0].min()) <= 0:
+            raise ViewInvariant(f"{self.name}: a group is left without rows")
+        totals = self._totals(bins[0], run) if bins else {}
+        return ZSet(self._rows(run.rows, run.sums, totals), np.ones(len(run), np.int64))
+
+    def state_plan(self) -> StatePlan:
+        """Tell the group columns."""
+        return StatePlan((self._keys,))
+
+
+def _difference(
+    was: pl.DataFrame, had: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    now: pl.DataFrame, has: np.ndarray[tuple[int], np.dtype[np.bool_]],
+) -> ZSet:  # fmt: skip
+    both = np.flatnonzero(had & has)
+    same = both[equal_rows(was, both, now, both)]
+    had, has = had.copy(), has.copy()
+    had[same] = has[same] = False
+    every = np.ones(len(had), np.int64)
+    return concatenated([filtered(ZSet(was, -every), had), filtered(ZSet(now, every), has)])

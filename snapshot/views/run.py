@@ -1,0 +1,216 @@
+"""Runs: immutable rows in the order of their keys' hashes, the unit that views keep their state in.
+
+A row has columns, some of which are its key, and numbers that add up when equal rows meet: its weight, and in
+aggregates the accumulators. Rows are ordered by the hash of the key, then by the hash of the row, and where
+even those are equal and the rows are not, by their values: the order is a function of the rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from strandline.snapshot.views import exact, hashing
+from strandline.snapshot.views.hashing import Hashes
+from strandline.snapshot.views.zset import Positions, Schema, Weights, chosen, empty, equal_rows, gathered
+
+Places = npt.NDArray[np.intp]
+HASHES: Final = 1 << 64
+
+
+class HashRange(NamedTuple):
+    """Hashes from `first` to `last`, both included."""
+
+    first: int
+    last: int
+
+
+ALL_HASHES: Final = HashRange(0, HASHES - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a run's rows, which of them are the key, and the numbers that add up.
+
+    `wide` has the positions in `sums` of numbers that two columns hold: high part first (`exact.py`).
+    """
+
+    schema: Schema
+    key: Positions
+    sums: int = 1
+    wide: Positions = ()
+
+    @property
+    def key_is_row(self) -> bool:
+        """Whether the hash of the key is the hash of the whole row."""
+        return self.key == tuple(range(len(self.schema)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Rows without repetition, none with all sums zero. Its arrays cannot be written to.
+
+    `ties` are hashes of whole rows, None where the key is the whole row.
+    """
+
+    layout: Layout
+    hashes: Hashes
+    ties: Hashes | None
+    rows: pl.DataFrame
+    sums: tuple[Weights, ...]
+
+    def __post_init__(self) -> None:
+        for array in (self.hashes, *self.sums, *(() if self.ties is None else (self.ties,))):
+            array.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def within(self, hash_range: HashRange) -> Run:
+        """Give the part whose keys' hashes lie in a range, without copying it."""
+        start = int(np.searchsorted(self.hashes, np.uint64(hash_range.first), "left"))
+        stop = int(np.searchsorted(self.hashes, np.uint64(hash_range.last), "right"))
+        ties = None if self.ties is None else self.ties[start:stop]
+        sums = tuple(each[start:stop] for each in self.sums)
+        return Run(self.layout, self.hashes[start:stop], ties, self.rows[start:stop], sums)
+
+
+def empty_run(layout: Layout) -> Run:
+    """Make the run without rows."""
+    nothing = np.empty(0, np.uint64)
+    sums = tuple(np.empty(0, np.int64) for _ in range(layout.sums))
+    return Run(
+        layout, nothing, None if layout.key_is_row else nothing.copy(), empty(layout.schema).rows, sums
+    )
+
+
+def run_of(layout: Layout, rows: pl.DataFrame, sums: tuple[Weights, ...]) -> Run:
+    """Sort and consolidate rows in any order."""
+    if layout.key_is_row:
+        hashes, ties = hashing.key_hash(rows), None
+    else:
+        hashes, ties = hashing.key_hash(chosen(rows, layout.key)), hashing.row_hashes(rows).high
+    return _consolidated(layout, hashes, ties, rows, sums, np.argsort(hashes, kind="stable"))
+
+
+def merged(first: Run, second: Run) -> Run:
+    """Put two runs together; equal rows become one, and what adds up to nothing goes."""
+    if not len(first) or not len(second):
+        return first if len(first) else second
+    # Both are sorted: each row of the second goes behind those of the first that are not above it.
+    places = np.searchsorted(first.hashes, second.hashes, "right") + np.arange(len(second))
+    order = np.empty(len(first) + len(second), np.intp)
+    of_first = np.ones(len(order), np.bool_)
+    of_first[places] = False
+    order[places] = np.arange(len(first), len(order))
+    order[of_first] = np.arange(len(first))
+    ties = None if first.ties is None or second.ties is None else np.concatenate([first.ties, second.ties])
+    sums = tuple(np.concatenate(pair) for pair in zip(first.sums, second.sums, strict=True))
+    return _consolidated(
+        first.layout,
+        np.concatenate([first.hashes, second.hashes]),
+        ties,
+        pl.concat([first.rows, second.rows], rechunk=True),
+        sums,
+        order,
+    )
+
+
+def group(hashes: Hashes, rows: pl.DataFrame, order: Places) -> tuple[Places, npt.NDArray[np.bool_]]:
+    """Order rows so that equal ones are neighbours; and whether each but the last equals the next.
+
+    `order` has the rows by hash. Equal rows stay in that order.
+    """
+    return _neighbours(hashes, None, rows, order)
+
+
+def matches(probed: Run, hashes: Hashes) -> tuple[Places, Places]:
+    """Give all pairs of a place in `hashes` and a place in the run that have the same hash."""
+    found = np.searchsorted(probed.hashes, hashes, "left")
+    ends = np.searchsorted(probed.hashes, hashes, "right")
+    counts = ends - found
+    total = int(counts.sum())
+    mine = np.repeat(np.arange(len(hashes)), counts)
+    offsets = np.cumsum(counts) - counts
+    return mine, np.arange(total) + np.repeat(found - offsets, counts)
+
+
+def pair_count(probed: Run, hashes: Hashes) -> int:
+    """Count the pairs that `matches` would give."""
+    ends = np.searchsorted(probed.hashes, hashes, "right")
+    return int((ends - np.searchsorted(probed.hashes, hashes, "left")).sum())
+
+
+def _consolidated(
+    layout: Layout,
+    hashes: Hashes,
+    ties: Hashes | None,
+    rows: pl.DataFrame,
+    sums: tuple[Weights, ...],
+    order: Places,
+) -> Run:
+    order, same = _neighbours(hashes, ties, rows, order)
+    if same.any():
+        starts = np.flatnonzero(np.concatenate([[True], ~same]))
+        sums = tuple(np.add.reduceat(each[order], starts) for each in sums)
+        order = order[starts]
+    else:
+        sums = tuple(each[order] for each in sums)
+    sums = exact.carried(sums, layout.wide)
+    kept = np.zeros(len(order), np.bool_)
+    for each in sums:
+        kept |= each != 0
+    if not kept.all():
+        order = order[kept]
+        sums = tuple(each[kept] for each in sums)
+    return Run(layout, hashes[order], None if ties is None else ties[order], gathered(rows, order), sums)
+
+
+def _neighbours(
+    hashes: Hashes, ties: Hashes | None, rows: pl.DataFrame, order: Places
+) -> tuple[Places, npt.NDArray[np.bool_]]:
+    if not len(order):
+        return order, np.empty(0, np.bool_)
+    by_hash = hashes[order]
+    same = by_hash[1:] == by_hash[:-1]
+    if ties is not None and same.any():
+        tied = np.zeros(len(order), np.bool_)
+        tied[1:] |= same
+        tied[:-1] |= same
+        places = np.flatnonzero(tied)
+        among = order[places]
+        order = order.copy()
+        order[places] = among[np.lexsort((ties[among], hashes[among]))]
+        by_tie = ties[order]
+        same &= by_tie[1:] == by_tie[:-1]
+    at = np.flatnonzero(same)
+    if len(at):
+        equal = equal_rows(rows, order[at], rows, order[at + 1])
+        if not equal.all():
+            order = _untangled(rows, order, same, at[~equal])
+            equal = equal_rows(rows, order[at], rows, order[at + 1])
+        same[at] = equal
+    return order, same
+
+
+def _untangled(rows: pl.DataFrame, order: Places, same: npt.NDArray[np.bool_], unequal: Places) -> Places:
+    """Order the rows of each collision by their values, so that equal ones are neighbours."""
+    order = order.copy()
+    breaks = np.flatnonzero(~same)
+    done = -1
+    for place in unequal.tolist():
+        if place <= done:
+            continue
+        before, after = np.searchsorted(breaks, place, "left"), np.searchsorted(breaks, place, "right")
+        start = int(breaks[before - 1]) + 1 if before else 0
+        stop = int(breaks[after]) + 1 if after < len(breaks) else len(order)
+        members = order[start:stop]
+        values = gathered(rows, members).rows()
+        by_value = sorted(range(len(members)), key=lambda at: repr(values[at]))
+        order[start:stop] = members[by_value]
+        done = stop - 1
+    return order

@@ -1,0 +1,1 @@
+"""Programs of views as data: types, expressions, operators, their identity and their difference. Pure."""

@@ -1,0 +1,127 @@
+"""Rules of views that are taken out on purpose, each with the check that must find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import polars as pl
+
+from strandline.snapshot.views import accumulators, exact, join, run, spine
+from strandline.snapshot.views.linear_aggregate import LinearAggregate
+from strandline.snapshot.views.operator import EMPTY, StateManifest, manifest
+from strandline.snapshot.views.run import Run
+from strandline.snapshot.views.spine import Spine
+from strandline.snapshot.views.upsert import Upsert
+from tests.snapshot.views.checks import Check, check_cuts, check_fork
+from tests.snapshot.views.collisions import four_bit_hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Sabotage:
+    """One rule, how it is taken out, and the test that must fail then."""
+
+    name: str
+    rule: str
+    opened: Callable[[], AbstractContextManager[Any]]
+    found_by: Check
+    circuit: str
+    """The circuit of the registry that the check looks at."""
+
+
+def _state_without_digest(owner: LinearAggregate) -> StateManifest:
+    whole = owner.current
+    return StateManifest(tuple(spine.runs for spine in whole.spines), manifest(EMPTY).value)
+
+
+_WITH_RUN: Final = Spine.with_run
+
+
+def _shared(spine_: Spine, added: Run) -> Spine:
+    """The runs are a list, which changes in place."""
+    made = _WITH_RUN(spine_, added)
+    runs: Any = spine_.runs
+    if isinstance(runs, list):
+        runs[:] = made.runs
+        return spine_
+    shared: Any = list(made.runs)
+    return Spine(made.layout, shared)
+
+
+@contextmanager
+def _no_comparison() -> Iterator[None]:
+    def all_equal(*frames: Any) -> Any:
+        return np.ones(len(frames[1]), np.bool_)
+
+    def keys_equal(ours: list[pl.Series], theirs: list[pl.Series]) -> Any:
+        there = [~one.is_null() & ~other.is_null() for one, other in zip(ours, theirs, strict=True)]
+        return np.logical_and.reduce([each.to_numpy() for each in there])
+
+    with (
+        four_bit_hashes(),
+        mock.patch.object(run, "equal_rows", all_equal),
+        mock.patch.object(spine, "equal_rows", all_equal),
+        mock.patch.object(join, "_equal_keys", keys_equal),
+    ):
+        yield
+
+
+def _float_totals(owner: LinearAggregate, bins: Spine, groups: Run) -> accumulators.Totals:
+    """Sums as a float accumulator has them: what comes in later is added to a number that was rounded."""
+    totals = {column: [0.0] * len(groups) for column in owner._accumulators.doubles}
+    for mine, found, its in bins.found(groups.hashes, groups.rows):
+        *_, columns, numbers = found.rows[its.astype(np.uint32)].get_columns()
+        sums = exact.totals(found.sums[0][its], found.sums[1][its])
+        for group, column, bin_, number in zip(
+            mine.tolist(), columns.to_list(), numbers.to_list(), sums, strict=True
+        ):
+            totals[column][group] += exact.rounded(exact.scaled(bin_, number))
+    return {column: [_units(number) for number in each] for column, each in totals.items()}
+
+
+def _units(number: float) -> int:
+    whole, parts = number.as_integer_ratio()
+    return whole * (1 << (-exact.LOWEST_BIN * exact.BIN_BITS)) // parts
+
+
+SABOTAGES: Final = (
+    Sabotage(
+        "state-forgets-a-value",
+        "S7: state() is complete, also in its small value",
+        lambda: mock.patch.object(LinearAggregate, "state", _state_without_digest),
+        check_fork,
+        "aggregate",
+    ),
+    Sabotage(
+        "fork-shares-a-list",
+        "S8: a fork shares nothing that can change",
+        lambda: mock.patch.object(Spine, "with_run", _shared),
+        check_fork,
+        "arrange",
+    ),
+    Sabotage(
+        "hash-is-proof",
+        "S10: rows and keys of one hash are compared",
+        _no_comparison,
+        check_cuts,
+        "join",
+    ),
+    Sabotage(
+        "every-change-of-a-key",
+        "S11: of several changes of a key in one step the last counts",
+        lambda: mock.patch.object(Upsert, "_last_changes", lambda _, log: log),
+        check_cuts,
+        "upsert",
+    ),
+    Sabotage(
+        "float-accumulator",
+        "S12: a sum of DOUBLE is rounded once",
+        lambda: mock.patch.object(LinearAggregate, "_totals", _float_totals),
+        check_cuts,
+        "aggregate",
+    ),
+)
