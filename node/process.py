@@ -74,15 +74,8 @@ LEFT_SECONDS: Final = 3.0
 NODE_FILE: Final = "node.json"
 _SYSTEM: Final = random.SystemRandom()
 _REFUSED: Final = (
-    ForeignStorage,
-    KafkaListenError,
-    MeshListenError,
-    AdminListenError,
-    WalLocked,
-    WalMismatch,
-)
-
-
+    ForeignStorage, KafkaListenError, MeshListenError, AdminListenError, WalLocked, WalMismatch,
+)  # fmt: skip
 _DISK_CURES: Final = {
     errno.ENOSPC: "make room there, then start it again",
     errno.EDQUOT: "raise the quota, or make room there, then start it again",
@@ -304,8 +297,8 @@ def _compactor(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerCom
 def _warm_up() -> None:
     """Import every message of the Kafka protocol, then let garbage collection begin, without what is there.
 
-    The first request of a kind would hold up the loop for it, and all first requests together long enough to
-    upset the replicated log. A thread only takes turns with the loop. The imported modules live as long as
+    The first request of a kind would hold up the loop for it, and all first requests long enough to upset the
+    replicated log. A thread only takes turns with the loop. The imported modules live as long as
     the process: full collections that looked at all of them held up the loop for a tenth of a second each.
     """
     try:
@@ -319,12 +312,13 @@ def _warm_up() -> None:
 
 
 def _write_node_file(config: NodeConfig, broker: Broker) -> None:
-    """Write down where this process listens, for programs that start and stop nodes; whole or not at all."""
+    """Write down where this process listens, for programs that start nodes; whole or not at all."""
     path = os.path.join(config.node.data, NODE_FILE)
     told = {
         "pid": os.getpid(),
         "node": broker.node_id,
         "kafka_port": broker.kafka.port,
+        "listeners": broker.kafka.ports,
         "admin_port": broker.admin_port,
         "mesh_port": broker.host.mesh.port,
     }

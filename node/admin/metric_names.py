@@ -55,6 +55,14 @@ KAFKA: Final = (
         "Connections closed by the node, by reason.",
         ("reason",),
     ),
+    Metric("strandline_kafka_tls_handshakes_total", _C, "handshakes", "TLS handshakes ended.", ("result",)),
+    Metric(
+        "strandline_kafka_certificate_end_seconds",
+        _G,
+        "seconds",
+        "When the certificate of a listener ends, since 1970.",
+        ("listener",),
+    ),
     Metric("strandline_kafka_requests_total", _C, "requests", "Requests started."),
     Metric(
         "strandline_kafka_request_bytes",

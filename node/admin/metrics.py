@@ -106,6 +106,11 @@ class Metrics:
         for reason in CloseReason:
             count = kafka.counters[f"closed_{reason}"]
             page.add("strandline_kafka_connections_closed_total", count, label("reason", reason))
+        for result in ("done", "failed"):
+            count = kafka.handshakes[result]
+            page.add("strandline_kafka_tls_handshakes_total", count, label("result", result))
+        for listener, not_after in kafka.certificates.items():
+            page.add("strandline_kafka_certificate_end_seconds", not_after, label("listener", listener))
         page.add("strandline_kafka_requests_total", kafka.counters["requests"])
         page.add("strandline_kafka_request_bytes", kafka.request_bytes)
 

@@ -44,7 +44,7 @@ class Broker(NodeParts):
         A client that came earlier would be told of a cluster without nodes or topics, and believe it for a
         while. Raises MeshListenError or KafkaListenError when an address cannot be had.
         """
-        await self.kafka.start(self.config.kafka.host, self.config.kafka.port, accept=False)
+        await self.kafka.start([one.address for one in self.config.listeners], accept=False)
         if self._store_watch is not None:
             self._store_watch.start()
         await self.keeper.begin()
@@ -65,7 +65,7 @@ class Broker(NodeParts):
                 self.config,
                 boot_id=self.boot_id,
                 folder=self.host.folder.id,
-                kafka_port=self.kafka.port,
+                kafka_ports=self.kafka.ports,
                 admin_port=self.admin_port,
                 now_ms=self.wall_ms(),
             ),
@@ -122,7 +122,9 @@ class Broker(NodeParts):
     async def _on_registered(self) -> None:
         self.replica_manager.caught_up()
         await self.kafka.accept()
-        log.info("node %d serves Kafka on port %d", self.node_id, self.kafka.port)
+        for listener in self.config.listeners:
+            port, protocol = self.kafka.ports[listener.name], listener.protocol
+            log.info("node %d serves Kafka on port %d (%s)", self.node_id, port, protocol)
         voters = self.host.groups[CONTROLLER_GROUP].voters
         for told in differences(self.config.cluster.nodes, voters, self.controller.machine.nodes):
             log.warning("cluster.nodes differs from the cluster's members: %s", told)

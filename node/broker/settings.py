@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.config import WalConfig
@@ -23,16 +25,27 @@ def host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSetti
 
 
 def registration_of(
-    config: NodeConfig, *, boot_id: int, folder: int, kafka_port: int, admin_port: int, now_ms: int
+    config: NodeConfig,
+    *,
+    boot_id: int,
+    folder: int,
+    kafka_ports: Mapping[str, int],
+    admin_port: int,
+    now_ms: int,
 ) -> RegisterNode:
-    """The command that makes this process known; the ports are those it listens on."""
+    """The command that makes this process known; the ports are those it listens on, by listener."""
+    told = [
+        (one.name, one.advertised_host or one.host, one.advertised_port or kafka_ports[one.name])
+        for one in config.listeners
+    ]
+    _, kafka_host, kafka_port = told[0]
     me = next(peer for peer in config.cluster.nodes if peer.id == config.node.id)
     return RegisterNode(
         config.node.id,
         boot_id,
         0,
-        config.kafka.advertised_host or config.kafka.host,
-        config.kafka.advertised_port or kafka_port,
+        kafka_host,
+        kafka_port,
         me.host,
         me.port,
         admin_port,
@@ -40,4 +53,5 @@ def registration_of(
         FEATURE_LEVEL,
         now_ms,
         folder,
+        told if config.named_listeners else (),
     )

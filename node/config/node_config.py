@@ -7,15 +7,23 @@ with one line that names the place of the value, the key, the mistake, and the t
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.node.config import variables as config_variables
+from strandline.node.config.listeners import (
+    LISTENER_READERS,
+    SECTION,
+    ListenerSection,
+    checked,
+    is_loopback,
+    split,
+)
 from strandline.node.config.values import KIB, MIB, READERS, PeerAddress, is_wildcard
 from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["ConfigError", "NodeConfig", "PeerAddress", "load"]
 
@@ -260,8 +268,24 @@ class NodeConfig:
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
     inline: InlineSection = InlineSection()
+    named_listeners: tuple[ListenerSection, ...] = ()
+    """Those of [listeners.<name>], which stand in the place of [kafka]."""
     notes: tuple[str, ...] = ()
     """Notes about the configuration for the operator's log."""
+
+    @property
+    def listeners(self) -> tuple[ListenerSection, ...]:
+        """Listeners for Kafka clients: those that are named, or the one of [kafka]."""
+        kafka = self.kafka
+        own = ListenerSection(
+            DEFAULT_LISTENER,
+            kafka.host,
+            kafka.port,
+            kafka.advertised_host,
+            kafka.advertised_port,
+            section="kafka",
+        )
+        return self.named_listeners or (own,)
 
 
 def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> NodeConfig:
@@ -323,7 +347,16 @@ class _Given:
             name = key.removeprefix("storage.options.")
             self.values["storage.options"] = _Value(source, {**options, name: str(value)})
             return
-        if key not in READERS:
+        if key.startswith(f"{SECTION}.") and key.count(".") == 1 and isinstance(value, dict):
+            for name, inner in value.items():
+                self.put(source, f"{key}.{name}", inner)
+            return
+        if key.startswith(f"{SECTION}.") and split(key) is None:
+            raise ConfigError(
+                f"{source}: {key}: there is no such key: write {SECTION}.<name>.<key>, the name in lower "
+                f"case and digits, the key one of {', '.join(LISTENER_READERS)}"
+            )
+        if key not in READERS and split(key) is None:
             near = difflib.get_close_matches(key, READERS, 1) or _namesakes(key)
             cure = f"did you mean {near[0]}?" if near else "remove it, or see docs/operating.md for the keys"
             raise ConfigError(f"{source}: {key}: there is no such key: {cure}")
@@ -335,12 +368,24 @@ class _Given:
         for key, reader in READERS.items():
             section, _, field_name = key.rpartition(".")
             if section == name and key in self.values:
-                source, value = self.values[key]
-                try:
-                    read[field_name] = reader(value)
-                except ValueError as error:
-                    raise ConfigError(f"{source}: {key}: {error}") from None
+                read[field_name] = self._read(key, reader)
         return read
+
+    def listeners(self) -> tuple[ListenerSection, ...]:
+        """The listeners that are named, in the order of their names' first keys."""
+        found: dict[str, dict[str, Any]] = {}
+        for key in self.values:
+            if (parts := split(key)) is not None:
+                name, field_name = parts
+                found.setdefault(name, {})[field_name] = self._read(key, LISTENER_READERS[field_name])
+        return tuple(ListenerSection(name, **values) for name, values in found.items())
+
+    def _read(self, key: str, reader: Callable[[Any], Any]) -> Any:
+        source, value = self.values[key]
+        try:
+            return reader(value)
+        except ValueError as error:
+            raise ConfigError(f"{source}: {key}: {error}") from None
 
     def source(self, key: str) -> str:
         return self.values[key].source if key in self.values else "the defaults"
@@ -416,8 +461,10 @@ def _build(given: _Given) -> NodeConfig:
             f"batching.max_object_bytes, {batching.max_object_bytes}: what goes inline is stored later"
         )
     insecure = bool(given.section("").get("insecure", False))
+    listeners = given.listeners()
+    _check_listeners(given, listeners, insecure)
     for name, host in (("mesh", mesh.host), ("kafka", kafka.host), ("admin", admin.host)):
-        if not insecure and not _is_loopback(host):
+        if not insecure and not is_loopback(host):
             raise ConfigError(
                 f"{given.source(f'{name}.host')}: {name}.host: {host} can be reached from other "
                 "machines, and there is no TLS: listen on 127.0.0.1, or set insecure = true if every machine "
@@ -467,6 +514,7 @@ def _build(given: _Given) -> NodeConfig:
         groups,
         TransactionsSection(**given.section("transactions")),
         inline,
+        listeners,
         tuple(given.notes),
     )
 
@@ -486,6 +534,21 @@ def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
             f"{source}: {storage.url} is the memory of one process, and the other {nodes - 1} of "
             "cluster.nodes cannot read it: name a folder that all nodes see, or a bucket"
         )
+
+
+def _check_listeners(given: _Given, listeners: tuple[ListenerSection, ...], insecure: bool) -> None:
+    """Raise ConfigError if the named listeners cannot be, beside each other or beside [kafka]."""
+    if not listeners:
+        return
+    for key in given.values:
+        if key.startswith("kafka."):
+            raise ConfigError(
+                f"{given.source(key)}: {key}: there are [listeners.<name>], and [kafka] is not read: move it "
+                f"to the section of a listener, like listeners.{listeners[0].name}, or leave it out"
+            )
+    mistake = checked(listeners, insecure=insecure)
+    if mistake is not None:
+        raise ConfigError(f"{given.source(mistake.partition(': ')[0])}: {mistake}")
 
 
 def _check_advertised(given: _Given, kafka: KafkaSection) -> None:
@@ -510,10 +573,3 @@ def _required(given: _Given, section: type[_Section], name: str) -> _Section:
         if each.name not in values and each.default is MISSING and each.default_factory is MISSING:
             raise ConfigError(f"{name}.{each.name} is not set: write {each.name} = … under [{name}]")
     return section(**values)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -52,13 +52,14 @@ _CLIENT_OPTIONS: Final = frozenset(
 """Options of obstore's HTTP client. They are none of a store, and obstore panics when it is given them so."""
 
 
-def _text(value: Any) -> str:
+def some_text(value: Any) -> str:
+    """A text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{value!r} is not text, or empty: write it in quotes")
     return value
 
 
-def _optional_text(value: Any) -> str:
+def optional_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text: write it in quotes")
     return value
@@ -67,7 +68,7 @@ def _optional_text(value: Any) -> str:
 def _name(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    if not _NAME.fullmatch(_text(value)):
+    if not _NAME.fullmatch(some_text(value)):
         raise ValueError(f"{value!r} cannot be part of object names: use up to 64 letters, digits and _.=+-")
     return str(value)
 
@@ -161,7 +162,9 @@ def _peers(value: Any) -> tuple[PeerAddress, ...]:
     return tuple(sorted(peers))
 
 
-def _choice(*choices: str) -> Callable[[Any], str]:
+def choice(*choices: str) -> Callable[[Any], str]:
+    """A reader for one of these words, in upper or lower case."""
+
     def read(value: Any) -> str:
         lower = value.lower() if isinstance(value, str) else value
         if lower not in choices:
@@ -201,7 +204,7 @@ def _is_endpoint(value: str) -> bool:
 
 
 def _url(value: Any) -> str:
-    text = _text(value)
+    text = some_text(value)
     try:
         parts = urlsplit(text)
     except ValueError as error:
@@ -225,7 +228,7 @@ def _url(value: Any) -> str:
 
 
 def _folder(value: Any) -> str:
-    folder = os.path.expanduser(_text(value))
+    folder = os.path.expanduser(some_text(value))
     if not os.path.isabs(folder):
         raise ValueError(
             f"{value!r} is relative, so it would be another folder wherever the node is started from: write "
@@ -235,7 +238,7 @@ def _folder(value: Any) -> str:
 
 
 def _secret(value: Any) -> str:
-    text = _text(value)
+    text = some_text(value)
     if _PLACEHOLDER.fullmatch(text):
         raise ValueError(
             "it is the placeholder of an example: write a random text, like that of `openssl rand -hex 32`"
@@ -270,7 +273,7 @@ def is_wildcard(host: str) -> bool:
 
 _node_id = _whole(1, 2**16 - 1)
 _port = _whole(1, 65535)
-_any_port = _whole(0, 65535)
+any_port = _whole(0, 65535)
 _count = _whole(1, 10_000)
 
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -281,14 +284,14 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cluster.secret": _secret,
     "cluster.nodes": _peers,
     "cluster.epoch_seconds": _positive_seconds,
-    "mesh.host": _text,
+    "mesh.host": some_text,
     "mesh.port": _port,
-    "kafka.host": _text,
-    "kafka.port": _any_port,
-    "kafka.advertised_host": _optional_text,
-    "kafka.advertised_port": _any_port,
-    "admin.host": _text,
-    "admin.port": _any_port,
+    "kafka.host": some_text,
+    "kafka.port": any_port,
+    "kafka.advertised_host": optional_text,
+    "kafka.advertised_port": any_port,
+    "admin.host": some_text,
+    "admin.port": any_port,
     "admin.hosts": _hosts,
     "storage.url": _url,
     "storage.options": _options,
@@ -338,10 +341,10 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "groups.max_members": _whole(1, 1_000_000),
     "groups.consumer_session_seconds": _positive_seconds,
     "groups.consumer_heartbeat_seconds": _positive_seconds,
-    "groups.consumer_migration_policy": _choice("bidirectional", "upgrade", "downgrade", "disabled"),
+    "groups.consumer_migration_policy": choice("bidirectional", "upgrade", "downgrade", "disabled"),
     "groups.offset_retention_seconds": _positive_seconds,
     "transactions.max_timeout_seconds": _positive_seconds,
     "transactions.id_expiration_seconds": _positive_seconds,
-    "log.level": _choice("debug", "info", "warning", "error"),
-    "log.format": _choice("text", "json"),
+    "log.level": choice("debug", "info", "warning", "error"),
+    "log.format": choice("text", "json"),
 }

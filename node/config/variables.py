@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from strandline.node.config.listeners import key_of_variable
+
 PREFIX: Final = "STRANDLINE_"
 _OPTIONS: Final = "storage_options_"
 _NEAR: Final = 0.8
@@ -35,6 +37,8 @@ def key_of(variable: str, keys: Iterable[str]) -> str | None:
     name = variable.removeprefix(PREFIX).lower()
     if name.startswith(_OPTIONS) and name != _OPTIONS:
         return f"storage.options.{name.removeprefix(_OPTIONS)}"
+    if (of_listener := key_of_variable(name)) is not None:
+        return of_listener
     return next((key for key in keys if key.replace(".", "_") == name), None)
 
 

@@ -178,4 +178,5 @@ def _replacing(command: RegisterNode, replaces: int) -> RegisterNode:
         FEATURE_LEVEL,
         command.time,
         command.folder,
+        command.listeners,
     )

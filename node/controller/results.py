@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
-from strandline.statemachine.controller.controller_state import NodeRegistration, Topic, topic_from
+from strandline.statemachine.controller.controller_state import (
+    NodeRegistration,
+    Topic,
+    node_from,
+    topic_from,
+)
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 
@@ -40,7 +45,7 @@ _KINDS: Final[dict[type, str]] = {
 }
 _READERS: Final[dict[str, Callable[[Any], Result]]] = {
     "topic": topic_from,
-    "node": lambda value: NodeRegistration(*value),
+    "node": node_from,
     "ids": lambda value: ProducerIdBlock(*value),
     "refused": lambda value: Refused(KafkaError(value[0]), value[1]),
     "bool": bool,

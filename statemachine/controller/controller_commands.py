@@ -69,7 +69,8 @@ class RegisterNode:
     `replaces` is the boot id the process found registered under its node id when it started (0: none), so
     that a late registration of a process that is gone cannot displace its successor. Repeating it is safe.
     Times are the proposer's clock in ms. `folder` is the identity of its data folder, and refused if the node
-    has another.
+    has another. `listeners` are empty where the configuration names none; the entry then ends before them, as
+    in earlier releases, whose nodes can read it.
     """
 
     node: int
@@ -84,6 +85,7 @@ class RegisterNode:
     max_feature_level: int
     time: int
     folder: int
+    listeners: Sequence[tuple[str, str, int]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +382,18 @@ _node = _whole(1, 2**16 - 1)
 _port = _whole(1, 2**16 - 1)
 
 
+MAX_LISTENERS = 16
+"""Of one node; Kafka names no bound, and a node of a cluster with several networks has three or four."""
+
+
+def _listeners(value: Any) -> tuple[tuple[str, str, int], ...]:
+    rows = map(_array, _array(value))
+    found = tuple((_label(name), _label(host), _port(port)) for name, host, port in rows)
+    if len(found) > MAX_LISTENERS or len({name for name, _, _ in found}) < len(found):
+        raise Corruption(f"{value!r} are more than {MAX_LISTENERS} listeners, or one of them comes twice")
+    return found
+
+
 def _groups(value: Any) -> tuple[int, ...]:
     return tuple(_count(group) for group in _array(value))
 
@@ -402,6 +416,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
             _positive,
             _count,
             _positive,
+            _listeners,
         ),
     ),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
@@ -438,6 +453,8 @@ def encode(command: Command) -> bytes:
     if isinstance(command, RaiseFeatureLevel) and command.level > FEATURE_LEVEL:
         raise Corruption(f"feature level {command.level} is unknown here, this release knows {FEATURE_LEVEL}")
     entry = [kind, *(getattr(command, field.name) for field in fields(command))]
+    if isinstance(command, RegisterNode) and not command.listeners:
+        entry.pop()
     try:
         packed: bytes = msgpack.packb(entry)
     except (OverflowError, UnicodeEncodeError) as error:
@@ -452,6 +469,8 @@ def decode(entry: bytes) -> Command:
         number, *values = _array(msgpack.unpackb(entry))
         kind = ControllerOpcode(number)
         form, readers = _FORMS[kind]
+        if kind is Kind.REGISTER_NODE and len(values) == len(readers) - 1:
+            values.append(())
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:
         raise Corruption(f"not a command of the controller: {error}") from error

@@ -16,7 +16,12 @@ from strandline.statemachine.controller.controller_commands import (
     RaiseFeatureLevel,
     RegisterNode,
 )
-from strandline.statemachine.controller.controller_state import ControllerState, NodeFolder, NodeRegistration
+from strandline.statemachine.controller.controller_state import (
+    ControllerState,
+    ListenerAddress,
+    NodeFolder,
+    NodeRegistration,
+)
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
 
@@ -73,6 +78,7 @@ def register(state: ControllerState, index: int, command: RegisterNode) -> NodeR
         False,
         index,
         state.time,
+        tuple(ListenerAddress(*one) for one in command.listeners),
     )
     state.put_node(registration)
     state.folders.setdefault(command.node, NodeFolder(1, command.folder))

@@ -15,7 +15,11 @@ import msgpack
 from strandline.statemachine.controller.assignment import Load
 from strandline.statemachine.controller.settings import Configs
 
-SNAPSHOT_FORMAT = 4
+SNAPSHOT_FORMAT = 5
+BEFORE_LISTENERS = 4
+"""The format before this one, which is read too: a node's row ends before its listeners."""
+DEFAULT_LISTENER = "kafka"
+"""The listener of a node that names none."""
 CONTROLLER_GROUP = 0
 REMEMBERED_DELETIONS = 1024
 """Most ids of deleted topics that are remembered; older commands are refused by their `made_at`."""
@@ -48,6 +52,14 @@ class Topic(NamedTuple):
         return len(self.partitions[0].replicas)
 
 
+class ListenerAddress(NamedTuple):
+    """The address that clients of one listener of a node are told."""
+
+    name: str
+    host: str
+    port: int
+
+
 class NodeRegistration(NamedTuple):
     """A broker process: where it is reached, and whether it counts as alive."""
 
@@ -65,6 +77,17 @@ class NodeRegistration(NamedTuple):
     """Log index of its last registration or heartbeat."""
     heard_time: int
     """The controller's time at that entry, in ms."""
+    listeners: tuple[ListenerAddress, ...] = ()
+    """Of a node that names its listeners; the first is where `kafka_host` and `kafka_port` point."""
+
+    def address(self, listener: str) -> ListenerAddress | None:
+        """The address that clients which came by `listener` are told; None for a node without it."""
+        for address in self.listeners:
+            if address.name == listener:
+                return address
+        if not self.listeners and listener == DEFAULT_LISTENER:
+            return ListenerAddress(listener, self.kafka_host, self.kafka_port)
+        return None
 
 
 class NodeFolder(NamedTuple):
@@ -198,9 +221,10 @@ class ControllerState:
                 raise ValueError(
                     f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
                 )
-            if version < SNAPSHOT_FORMAT:
+            if version < BEFORE_LISTENERS:
                 raise ValueError(
-                    f"it has format {version} of an earlier release, this one reads {SNAPSHOT_FORMAT}"
+                    f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
+                    f"and {SNAPSHOT_FORMAT}"
                 )
             names = "topics", "nodes", "folders", "replacement", "deleted", "group_configs"
             if tuple(fields) != (*_SCALARS, *names):
@@ -211,7 +235,7 @@ class ControllerState:
             for row in fields["topics"]:
                 state.put_topic(topic_from(row))
             for row in fields["nodes"]:
-                state.put_node(NodeRegistration(*row))
+                state.put_node(node_from(row))
             state.folders = {node: NodeFolder(*folder) for node, folder in fields["folders"]}
             if fields["replacement"] is not None:
                 node, folder, boot_id, leaving, joining = fields["replacement"]
@@ -233,6 +257,12 @@ def _replacement_row(replacement: Replacement) -> list[Any]:
 def metric_name(name: str) -> str:
     """A topic's name in Kafka's metrics, which cannot tell '.' from '_'."""
     return name.replace(".", "_")
+
+
+def node_from(row: Sequence[Any]) -> NodeRegistration:
+    """A node of the row that msgpack makes of it; the row of an earlier release has no listeners."""
+    registration = NodeRegistration(*row)
+    return registration._replace(listeners=tuple(ListenerAddress(*one) for one in registration.listeners))
 
 
 def topic_from(row: Sequence[Any]) -> Topic:

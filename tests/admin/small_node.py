@@ -28,7 +28,7 @@ from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import PartitionUpkeep, UpkeepStatus
@@ -430,7 +430,7 @@ class SmallNode:
         self.host.open()
         self.host.create_group(0, self.machine, (NODE,))
         await self.host.start()
-        await self.kafka.start("127.0.0.1", 0)
+        await self.kafka.start([ListenAddress("127.0.0.1", 0)])
         await self.led(0)
         await self.command(Bootstrap(CLUSTER, "first"))
         await self.command(

@@ -86,6 +86,9 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         await until(lambda: server.lag.seconds.count > 0)
         server.lag.held.note(Counter({"raft.host.RaftHost._tick": 1}), 0.25)
 
+        listener = SimpleNamespace(not_after=2e9, close=lambda: None)
+        node.kafka._keepers["public"] = listener  # type: ignore[assignment]
+
         answer = await client.ask("GET", "/metrics")
         assert answer.headers["content-type"] == CONTENT_TYPE
         text = answer.body.decode()

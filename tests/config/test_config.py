@@ -6,33 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.config.node_config import ConfigError, NodeConfig, PeerAddress, load
-
-GOOD = """
-[node]
-id = 2
-data = "/var/lib/strandline"
-[cluster]
-id = "flights"
-secret = "a long random text 7d1f"
-nodes = ["1@127.0.0.1:7101", "2@127.0.0.1:7102", "3@127.0.0.1:7103"]
-[storage]
-url = "/srv/objects"
-"""
-
-
-def loaded(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), **environ: str) -> NodeConfig:
-    path = tmp_path / "node.toml"
-    path.write_text(text)
-    return load(str(path), environ, overrides)
-
-
-def problem(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), **environ: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, text, overrides, **environ)
-    line = str(caught.value)
-    assert "\n" not in line
-    return line.replace(str(tmp_path), "")
+from strandline.node.config.node_config import ConfigError, PeerAddress, load
+from tests.config.config_file import GOOD, loaded, problem
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:

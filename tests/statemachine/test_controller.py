@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -38,7 +39,7 @@ from strandline.statemachine.controller.controller_commands import (
     decode,
     encode,
 )
-from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER, NodeRegistration
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Corruption, StateMachine
@@ -98,6 +99,50 @@ def test_registering_again_is_safe_and_may_move_the_node() -> None:
     moved = RegisterNode(1, 101, 0, "elsewhere", 1, "elsewhere", 2, 3, 1, 1, 2_000, 501)
     log.do(moved)
     assert log.machine.nodes[1].kafka_host == "elsewhere"
+
+
+def test_a_node_may_name_its_listeners() -> None:
+    log = Log(nodes=1)
+    listeners = (("internal", "kafka2", 9002), ("public", "kafka.example.org", 443))
+    log.do(replace(registration(2), listeners=listeners))
+    two = log.machine.nodes[2]
+    assert two.address("public") == ("public", "kafka.example.org", 443)
+    assert two.address("internal") == ("internal", "kafka2", 9002)
+    assert two.address(DEFAULT_LISTENER) is None
+    assert log.machine.nodes[1].address(DEFAULT_LISTENER) == (DEFAULT_LISTENER, "kafka1", 9001)
+    assert log.machine.nodes[1].address("public") is None
+    again = restored(log.machine.snapshot())
+    assert again.nodes == log.machine.nodes
+    assert again.snapshot() == log.machine.snapshot()
+
+
+def test_without_listeners_an_entry_is_that_of_earlier_releases() -> None:
+    entry = msgpack.unpackb(encode(registration(1)))
+    assert len(entry) == 13
+    assert decode(msgpack.packb(entry)) == registration(1)
+
+
+@pytest.mark.parametrize(
+    "listeners",
+    [
+        [("a", "h", 0)],
+        [("a", "", 1)],
+        [("a", "h", 1), ("a", "h", 2)],
+        [(f"l{n}", "h", 1) for n in range(17)],
+        [("a", "h")],
+    ],
+)
+def test_listeners_that_no_node_may_write_down(listeners: Any) -> None:
+    with pytest.raises(Corruption):
+        encode(replace(registration(1), listeners=listeners))
+
+
+def test_a_snapshot_before_listeners_is_read() -> None:
+    log = eventful()
+    fields = msgpack.unpackb(log.machine.snapshot())
+    fields["format"] = 4
+    fields["nodes"] = [row[:-1] for row in fields["nodes"]]
+    assert restored(msgpack.packb(fields)).nodes == log.machine.nodes
 
 
 def test_a_node_that_does_not_understand_the_cluster_is_refused() -> None:
@@ -501,8 +546,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 5, "it has format 5, this release reads up to 4: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4"),
+        ("format", 6, "it has format 6, this release reads up to 5: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 and 5"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

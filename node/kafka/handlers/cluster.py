@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -10,7 +11,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.controller.controller_state import ListenerAddress, NodeRegistration
 
 NOT_ASKED: Final = -(2**31)
 """The authorized operations in an answer to a request that did not ask for them."""
@@ -26,8 +27,19 @@ CLUSTER_OPERATIONS: Final = _BOTH | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 
 
 def live_nodes(context: BrokerContext) -> list[NodeRegistration]:
-    """The nodes that clients may be sent to."""
+    """The nodes that are alive."""
     return [node for node in context.controller.machine.nodes.values() if not node.fenced]
+
+
+def reachable(
+    nodes: Iterable[NodeRegistration], listener: str
+) -> list[tuple[NodeRegistration, ListenerAddress]]:
+    """The nodes that have this listener, and its address there.
+
+    A node without it is left out, as in Kafka: at the address of another of its listeners a client would
+    speak the wrong security protocol.
+    """
+    return [(node, address) for node in nodes if (address := node.address(listener)) is not None]
 
 
 def controller_id(context: BrokerContext) -> int:
@@ -64,12 +76,12 @@ async def describe_cluster(context: BrokerContext, request: Request, a: Response
         brokers=tuple(
             a.DescribeClusterBroker(
                 broker_id=node.node,
-                host=node.kafka_host,
-                port=node.kafka_port,
+                host=address.host,
+                port=address.port,
                 rack=None,
                 is_fenced=node.fenced,
             )
-            for node in wanted
+            for node, address in reachable(wanted, request.session.listener)
         ),
         cluster_authorized_operations=operations,
     )

@@ -48,7 +48,7 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
     await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
     await _read(context.loop, [share for share in every if share.has_data], max_bytes)
-    hints = LeaderHints(context, a)
+    hints = LeaderHints(context, a, request.session.listener)
     topics = [
         a.FetchableTopicResponse(
             topic=getattr(asked, "topic", None),

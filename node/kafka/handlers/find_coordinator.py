@@ -7,7 +7,7 @@ later than that.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -20,7 +20,6 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
-from strandline.statemachine.controller.controller_state import NodeRegistration
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -38,8 +37,8 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Response
     batched = hasattr(payload, "coordinator_keys")
     keys = payload.coordinator_keys if batched else (payload.key,)
 
-    async def find(key: str) -> NodeRegistration | Failure:
-        return await _find(context, key_type, key, deadline)
+    async def find(key: str) -> _Found | Failure:
+        return await _find(context, key_type, key, deadline, request.session.listener)
 
     characters = sum(map(len, keys))
     if len(keys) > MAX_KEYS or characters > MAX_CHARACTERS:
@@ -47,7 +46,7 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Response
             ErrorCode.invalid_request,
             f"{len(keys)} keys of {characters} characters are more than {MAX_KEYS} of {MAX_CHARACTERS}.",
         )
-        found: list[NodeRegistration | Failure] = [too_many] * len(keys)
+        found: list[_Found | Failure] = [too_many] * len(keys)
     else:
         found = await gather_bounded(keys, find)
     if batched:
@@ -58,9 +57,17 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Response
     return a.FindCoordinatorResponse(throttle_time=NO_THROTTLE, **_fields(found[0]))
 
 
+class _Found(NamedTuple):
+    """A coordinator that clients can be sent to."""
+
+    node: int
+    host: str
+    port: int
+
+
 async def _find(
-    context: BrokerContext, key_type: int, key: str, deadline: float
-) -> NodeRegistration | Failure:
+    context: BrokerContext, key_type: int, key: str, deadline: float, listener: str
+) -> _Found | Failure:
     if key_type == GROUP:
         place = await context.coordinators.group_place(key)
     elif key_type == TRANSACTION:
@@ -73,24 +80,25 @@ async def _find(
     if isinstance(place, Refusal):
         return Failure(code_of(place), place.message)
     group = place.raft_group
-    if not await poll_until(context, deadline, lambda: _leader(context, group) is not None):
+    if not await poll_until(context, deadline, lambda: _leader(context, group, listener) is not None):
         reason = "The coordinator has no leader at the moment: too many of its replicas are down."
         return Failure(ErrorCode.coordinator_not_available, reason)
-    leader = _leader(context, group)
+    leader = _leader(context, group, listener)
     assert leader is not None, "it was there in this very turn of the loop"
     return leader
 
 
-def _leader(context: BrokerContext, group: int) -> NodeRegistration | None:
-    """The node that leads, if clients can be sent to it."""
+def _leader(context: BrokerContext, group: int, listener: str) -> _Found | None:
+    """The node that leads, if clients of this listener can be sent to it."""
     leader = context.leaders.leader_of(group)
     if leader is None:
         return None
     node = context.controller.machine.nodes.get(leader.node)
-    return None if node is None or node.fenced else node
+    address = None if node is None or node.fenced else node.address(listener)
+    return None if address is None else _Found(leader.node, address.host, address.port)
 
 
-def _fields(found: NodeRegistration | Failure) -> dict[str, Any]:
+def _fields(found: _Found | Failure) -> dict[str, Any]:
     if isinstance(found, Failure):
         return {
             "error_code": found.code,
@@ -103,6 +111,6 @@ def _fields(found: NodeRegistration | Failure) -> dict[str, Any]:
         "error_code": ErrorCode.none,
         "error_message": None,
         "node_id": found.node,
-        "host": found.kafka_host,
-        "port": found.kafka_port,
+        "host": found.host,
+        "port": found.port,
     }

@@ -69,8 +69,9 @@ def check_leader_epoch(partition: Partition, believed: int) -> ErrorCode:
 class LeaderHints:
     """Collects, for one answer, the leaders of the partitions it refuses, and those nodes' addresses."""
 
-    def __init__(self, context: BrokerContext, a: ResponseTypes) -> None:
+    def __init__(self, context: BrokerContext, a: ResponseTypes, listener: str) -> None:
         self._context = context
+        self._listener = listener
         self._a = a
         self._endpoints: dict[int, Any] = {}
 
@@ -87,10 +88,11 @@ class LeaderHints:
             # The replica is going: a client sent back here would ask again without a pause.
             return {}
         node = self._context.controller.machine.nodes.get(leader.node)
-        if node is None:
+        address = None if node is None else node.address(self._listener)
+        if address is None:
             return {}
         self._endpoints[leader.node] = self._a.NodeEndpoint(
-            node_id=leader.node, host=node.kafka_host, port=node.kafka_port, rack=None
+            node_id=leader.node, host=address.host, port=address.port, rack=None
         )
         return {"current_leader": self._a.LeaderIdAndEpoch(leader_id=leader.node, leader_epoch=leader.term)}
 

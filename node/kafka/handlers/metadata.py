@@ -7,7 +7,13 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.handlers.cluster import CLUSTER_OPERATIONS, NOT_ASKED, controller_id, live_nodes
+from strandline.node.kafka.handlers.cluster import (
+    CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    controller_id,
+    live_nodes,
+    reachable,
+)
 from strandline.node.kafka.handlers.cluster_changes import submit, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import new_topic
@@ -45,7 +51,7 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     version, payload = request.header.api_version, request.payload
     operations = getattr(payload, "include_topic_authorized_operations", False)
     found = await _topics(context, payload, version)
-    kept = encoded_topics(context.controller.machine)
+    kept = encoded_topics(context.controller.machine, request.session.listener)
     leader_of = context.leaders.leader_of
     breath = Breath()
     topics = [
@@ -58,8 +64,8 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     response = a.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
-            a.MetadataResponseBroker(node_id=node.node, host=node.kafka_host, port=node.kafka_port, rack=None)
-            for node in live_nodes(context)
+            a.MetadataResponseBroker(node_id=node.node, host=address.host, port=address.port, rack=None)
+            for node, address in reachable(live_nodes(context), request.session.listener)
         ),
         cluster_id=context.controller.machine.cluster_id,
         controller_id=controller_id(context),

@@ -72,7 +72,7 @@ async def produce(context: BrokerContext, request: Request, a: ResponseTypes) ->
     if ask.acks == 0:
         _close_on_failure(outcomes)
         return None
-    hints = LeaderHints(context, a)
+    hints = LeaderHints(context, a, request.session.listener)
     responses = tuple(
         a.TopicProduceResponse(
             **_named(asked),

@@ -85,19 +85,27 @@ def source_of(setting: Setting[object], configs: Configs) -> int:
 
 def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
     """A broker's configs, sorted by name: this node's configuration, and the defaults of its topics."""
-    topics, kafka = config.topics, config.kafka
-    host = kafka.advertised_host or kafka.host
+    topics, listeners = config.topics, config.listeners
+    names = [one.name.upper() if config.named_listeners else one.protocol for one in listeners]
+    bound = ",".join(f"{name}://{one.host}:{one.port}" for name, one in zip(names, listeners, strict=True))
+    told = ",".join(
+        f"{name}://{one.advertised_host or one.host}:{one.advertised_port or one.port}"
+        for name, one in zip(names, listeners, strict=True)
+    )
+    protocols = ",".join(f"{name}:{one.protocol}" for name, one in zip(names, listeners, strict=True))
     own = {
-        "advertised.listeners": ("LIST", f"PLAINTEXT://{host}:{kafka.advertised_port or kafka.port}"),
+        "advertised.listeners": ("LIST", told),
         "auto.create.topics.enable": ("BOOLEAN", Setting.text(topics.auto_create)),
         "broker.id": ("INT", str(config.node.id)),
         "default.replication.factor": ("INT", str(topics.replication_factor)),
         "delete.topic.enable": ("BOOLEAN", "true"),
-        "listeners": ("LIST", f"PLAINTEXT://{kafka.host}:{kafka.port}"),
+        "listeners": ("LIST", bound),
         "log.dirs": ("LIST", config.node.data),
         "node.id": ("INT", str(config.node.id)),
         "num.partitions": ("INT", str(topics.partitions)),
     }
+    if config.named_listeners:
+        own["listener.security.protocol.map"] = ("STRING", protocols)
     own |= _of_coordinators(config)
     settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
     defaults = [one for one in DEFAULTS.values() if not one.name.startswith(_OF_TOPICS_ONLY)]

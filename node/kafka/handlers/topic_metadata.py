@@ -68,9 +68,10 @@ class _Kept:
 
 
 class EncodedTopics:
-    """The topics of one replica of the controller."""
+    """The topics of one replica of the controller, for the clients of one listener."""
 
-    def __init__(self, machine: Controller) -> None:
+    def __init__(self, machine: Controller, listener: str) -> None:
+        self._listener = listener
         # Not the machine itself: what is kept by it would keep it, and everything around it, for good.
         self._machine = ref(machine)
         self._version = -1
@@ -117,7 +118,11 @@ class EncodedTopics:
     def _catch_up(self, machine: Controller) -> None:
         """Forget encoded topics that changed with the cluster; all of them if nodes came or went."""
         self._version = machine.version
-        live = frozenset(node for node, registration in machine.nodes.items() if not registration.fenced)
+        live = frozenset(
+            node
+            for node, registration in machine.nodes.items()
+            if not registration.fenced and registration.address(self._listener) is not None
+        )
         if live != self._live:
             self._live = live
             self._kept.clear()
@@ -126,15 +131,16 @@ class EncodedTopics:
             del self._kept[key]
 
 
-_OF_REPLICA: Final[WeakKeyDictionary[Controller, EncodedTopics]] = WeakKeyDictionary()
+_OF_REPLICA: Final[WeakKeyDictionary[Controller, dict[str, EncodedTopics]]] = WeakKeyDictionary()
 """A process has one replica of the controller; a simulation has one for each of its nodes."""
 
 
-def encoded_topics(machine: Controller) -> EncodedTopics:
-    """The encoded topics of this replica of the controller."""
-    kept = _OF_REPLICA.get(machine)
+def encoded_topics(machine: Controller, listener: str) -> EncodedTopics:
+    """The encoded topics of this replica of the controller, as clients of a listener are told them."""
+    of_listeners = _OF_REPLICA.setdefault(machine, {})
+    kept = of_listeners.get(listener)
     if kept is None:
-        kept = _OF_REPLICA[machine] = EncodedTopics(machine)
+        kept = of_listeners[listener] = EncodedTopics(machine, listener)
     return kept
 
 

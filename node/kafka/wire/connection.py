@@ -31,6 +31,7 @@ from strandline.node.kafka.wire.request_check import MalformedFrame
 from strandline.node.kafka.wire.request_slot import RequestSlot
 from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
+from strandline.node.kafka.wire.session import Session
 
 _NOTHING: Final[list[Buffer]] = []
 
@@ -64,8 +65,10 @@ class Listener(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """From accept to close."""
 
-    def __init__(self, server: Listener) -> None:
+    def __init__(self, server: Listener, session: Session) -> None:
         self._server = server
+        self.session = session
+        """The way the client came by, and its name."""
         self._config = server.config
         self._parser = FrameParser(server.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -246,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(slot, api_versions_response(slot.header.api_version))
                 return
             self._running += 1
-            request = Request(slot.header, payload, self._client, slot.size, self._number)
+            request = Request(slot.header, payload, self._client, slot.size, self._number, self.session)
             slot.task = self._server.loop.create_task(self._handle(slot, request))
 
     async def _handle(self, slot: RequestSlot, request: Request) -> None:

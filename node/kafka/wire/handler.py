@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.kafka.wire.session import UNNAMED, Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,8 @@ class Request:
     """Bytes of the request's frame."""
     connection: int
     """Number of the client's connection, 1 or more; a server never uses it for another."""
+    session: Session = UNNAMED
+    """The same for all requests of the connection."""
 
 
 @dataclass(frozen=True, slots=True)

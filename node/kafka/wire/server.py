@@ -1,4 +1,4 @@
-"""The listening side: every connection of one Kafka port, and the bounds they share.
+"""The listening side: every connection of a node's Kafka listeners, and the bounds they share.
 
 node/kafka/wire/connection.py has one connection. This module has the bound on their number, the bound on the
 bytes of requests that they hold together, and the one timer that ends connections which are idle, slow to
@@ -9,14 +9,31 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
+from strandline.node.kafka.wire.session import Session
+from strandline.node.kafka.wire.tls import TlsFilesError, TlsKeeper, TlsSettings
+from strandline.node.kafka.wire.tls_listener import TlsListener
+from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 _SCRATCH_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """The address that one listener takes."""
+
+    host: str
+    port: int
+    name: str = DEFAULT_LISTENER
+    tls: TlsSettings | None = None
+    section: str = "kafka"
+    """Its section of the configuration, for messages."""
 
 
 class KafkaListenError(Exception):
@@ -47,47 +64,81 @@ class KafkaServer:
         self._connections: dict[Connection, None] = {}
         self._starved: dict[Connection, None] = {}
         self._waking = self._released = False
-        self._listener: asyncio.AbstractServer | None = None
+        self.handshakes: Counter[str] = Counter()
+        """TLS handshakes that are `done` and `failed`; totals since the start."""
+        self.handshakes_under_way = 0
+        self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
+        self._keepers: dict[str, TlsKeeper] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
     @property
+    def ports(self) -> dict[str, int]:
+        """The port of each listener, once started, in the order in which they were given."""
+        return {name: _port_of(listening) for name, listening in self._listening.items()}
+
+    @property
     def port(self) -> int:
-        """The port it listens on, once started."""
-        assert self._listener is not None
-        sockets: Any = getattr(self._listener, "sockets", ())
-        return int(sockets[0].getsockname()[1])
+        """The first listener's port."""
+        return next(iter(self.ports.values()))
+
+    @property
+    def certificates(self) -> dict[str, float]:
+        """Unix time at which the certificate of each TLS listener ends."""
+        return {name: keeper.not_after for name, keeper in self._keepers.items()}
 
     @property
     def connections(self) -> int:
         """Number of open connections."""
         return len(self._connections)
 
-    async def start(self, host: str, port: int, *, accept: bool = True) -> None:
-        """Listen; port 0 takes a free one. Raises KafkaListenError when the address cannot be had.
+    async def start(self, listeners: Sequence[ListenAddress], *, accept: bool = True) -> None:
+        """Listen; port 0 takes a free one. Raises KafkaListenError when an address cannot be had.
 
-        Without `accept` the address is taken and clients are refused until `accept` is called.
+        Without `accept` the addresses are taken and clients are refused until `accept` is called.
         """
-        try:
-            self._listener = await self.loop.create_server(
-                lambda: Connection(self), host, port, start_serving=accept
-            )
-        except OSError as error:
-            raise KafkaListenError(
-                f"kafka: cannot listen on {host}:{port}: {error.strerror or error}: stop the process that "
-                "has it, or configure another kafka.host or kafka.port"
-            ) from error
+        for address in listeners:
+            try:
+                self._listening[address.name] = await self._bound(address)
+            except TlsFilesError as error:
+                raise KafkaListenError(f"{address.section}: {error}") from error
+            except OSError as error:
+                raise KafkaListenError(
+                    f"{address.section}: cannot listen on {address.host}:{address.port}: "
+                    f"{error.strerror or error}: stop the process that has it, or configure another "
+                    f"{address.section}.host or {address.section}.port"
+                ) from error
         self._sweep = self.loop.call_later(self.config.sweep_seconds, self._swept)
+        if accept:
+            await self.accept()
 
     async def accept(self) -> None:
         """Let clients connect, if `start` did not."""
-        if self._listener is not None:
-            await self._listener.start_serving()
+        for listening in self._listening.values():
+            if isinstance(listening, TlsListener):
+                listening.accept()
+            else:
+                await listening.start_serving()
+
+    async def _bound(self, address: ListenAddress) -> asyncio.AbstractServer | TlsListener:
+        """Take an address, without letting clients in."""
+        name = address.name
+        if address.tls is None:
+            return await self.loop.create_server(
+                lambda: Connection(self, Session(name)), address.host, address.port, start_serving=False
+            )
+        keeper = self._keepers[name] = TlsKeeper(address.tls, name, loop=self.loop)
+        keeper.open()
+        listener = TlsListener(self, name, keeper)
+        await listener.bind(address.host, address.port)
+        return listener
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept and read nothing more, give open requests `grace_seconds`, then end every connection."""
-        if self._listener is not None:
-            self._listener.close()
+        for listening in self._listening.values():
+            listening.close()
+        for keeper in self._keepers.values():
+            keeper.close()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self._connections):
@@ -154,3 +205,10 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.check(now)
         self._sweep = self.loop.call_later(self.config.sweep_seconds, self._swept)
+
+
+def _port_of(listening: asyncio.AbstractServer | TlsListener) -> int:
+    if isinstance(listening, TlsListener):
+        return listening.port
+    sockets: Any = getattr(listening, "sockets", ())
+    return int(sockets[0].getsockname()[1])

@@ -27,6 +27,12 @@ class ServerConfig:
     """A frame must be complete this long after it began: until then it holds its part of the budget."""
     slow_reader_seconds: float = 60.0
     """A peer with unsent answers must take some of them within this time."""
+    max_handshakes: int = 500
+    """TLS handshakes under way, of one listener: each is some 50 KiB, and takes a core a millisecond."""
+    handshake_seconds: float = 10.0
+    """A TLS handshake must be over this long after it began."""
+    tls_shutdown_seconds: float = 5.0
+    """Time that a client has to say that it has seen the end of the stream."""
     sweep_seconds: float = 5.0
     """Interval at which these times are checked: each is kept to within this."""
 
@@ -40,6 +46,7 @@ class CloseReason(StrEnum):
     HANDLER = "handler_error"
     REFUSED = "refused_by_handler"
     FULL = "too_many_connections"
+    HANDSHAKE = "tls_handshake"
     IDLE = "idle"
     SLOW_SENDER = "slow_sender"
     SLOW_READER = "slow_reader"

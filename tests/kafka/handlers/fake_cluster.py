@@ -76,7 +76,7 @@ class Cluster:
         for node in (1, 2, 3):
             self.register(node)
 
-    def register(self, node: int, port: int = 0) -> None:
+    def register(self, node: int, port: int = 0, listeners: Sequence[tuple[str, str, int]] = ()) -> None:
         present = self.leader.nodes.get(node)
         boot, replaces = len(self.log) + 1, present.boot_id if present else 0
         self.apply(
@@ -93,6 +93,7 @@ class Cluster:
                 1,
                 0,
                 500 + node,
+                listeners,
             )
         )
 

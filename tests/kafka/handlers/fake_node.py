@@ -21,6 +21,7 @@ from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_parts, encode_response
 from strandline.node.kafka.wire.handler import EncodedBody, Request
 from strandline.node.kafka.wire.response_types import response_types
+from strandline.node.kafka.wire.session import UNNAMED
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka.handlers.fake_cluster import (
@@ -90,6 +91,8 @@ class FakeNode:
         self.partitions = FakePartitions(self.controller)
         self.work_executor = None
         self.now_ms = NOW
+        self.session = UNNAMED
+        """Of the client whose requests `ask` sends."""
         self.controller.hear()
 
     @property
@@ -109,7 +112,7 @@ class FakeNode:
         asked = entity_of(load_request_schema(key, version), asked_for)
         header, payload = decode_request(memoryview(head(key, version) + encoded(asked)), 200_000)
         assert payload == asked
-        request = Request(header, payload, "127.0.0.1", 100, 1)
+        request = Request(header, payload, "127.0.0.1", 100, 1, self.session)
         answer = await TABLE[key](self.context, request, response_types(key, version))
         made = (
             encode_parts(header, answer.parts)

@@ -28,6 +28,7 @@ from strandline.node.kafka.wire.response_encoder import encode
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
+from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 from tests.kafka.handlers.fake_cluster import CLUSTER, TERM, Cluster
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.runtime.jumping_loop import run
@@ -452,8 +453,8 @@ def test_what_is_kept_never_differs_from_what_would_be_made() -> None:
     async def test() -> None:
         rng = random.Random(5)
         node = FakeNode()
-        kept = encoded_topics(node.controller.machine)
-        assert kept is encoded_topics(node.controller.machine)
+        kept = encoded_topics(node.controller.machine, DEFAULT_LISTENER)
+        assert kept is encoded_topics(node.controller.machine, DEFAULT_LISTENER)
         names = [f"t{number}" for number in range(6)]
         for step in range(400):
             cluster = node.cluster
@@ -502,7 +503,7 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
         node = FakeNode()
         topic = node.cluster.create("t", 5)
         node.controller.hear()
-        kept = encoded_topics(node.controller.machine)
+        kept = encoded_topics(node.controller.machine, DEFAULT_LISTENER)
         a = response_types(METADATA, 13)
         leader_of = node.leaders.leader_of
 
@@ -519,7 +520,7 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
 
 def test_what_is_kept_does_not_keep_its_replica() -> None:
     machine = Controller(lambda index, state: None)
-    encoded_topics(machine)
+    encoded_topics(machine, DEFAULT_LISTENER)
     there = weakref.ref(machine)
     del machine
     gc.collect()

@@ -19,7 +19,7 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.statemachine.controller.controller_commands import RegisterNode
 from tests.kafka.handlers.fake_cluster import TERM
@@ -73,7 +73,7 @@ class Served:
         self.server = KafkaServer(
             self, loop=self._loop, config=ServerConfig(), on_problem=self.problems.append
         )
-        await self.server.start("127.0.0.1", 0)
+        await self.server.start([ListenAddress("127.0.0.1", 0)])
         for number, present in node.cluster.leader.nodes.items():
             replaces, port = present.boot_id, self.server.port
             node.cluster.apply(

@@ -21,7 +21,7 @@ import uvloop
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import BatchLimits, InvalidBatch, validate_produced
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.batches import build
 from tests.kafka.wire.entities import VERSIONS, encoded, random_request
@@ -142,7 +142,7 @@ async def run(frames: int, seed: int) -> Outcome:
 
     config = ServerConfig(max_frame_bytes=MAX_FRAME, max_elements=10_000)
     server = KafkaServer(Judge(outcome), loop=loop, config=config, on_problem=problem)
-    await server.start("127.0.0.1", 0)
+    await server.start([ListenAddress("127.0.0.1", 0)])
     corpus = seeds(rng)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     before = 0

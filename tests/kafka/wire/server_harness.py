@@ -14,8 +14,9 @@ from typing import Any
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import Handler, Request
 from strandline.node.kafka.wire.response_types import response_types
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
+from strandline.node.kafka.wire.tls import TlsSettings
 
 INIT = ApiKey.INIT_PRODUCER_ID
 PRODUCE = ApiKey.PRODUCE
@@ -136,11 +137,11 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(handler: Handler, **config: Any) -> AsyncIterator[Served]:
+async def serve(handler: Handler, tls: TlsSettings | None = None, **config: Any) -> AsyncIterator[Served]:
     problems: list[ConnectionProblem] = []
     loop = asyncio.get_running_loop()
     server = KafkaServer(handler, loop=loop, config=ServerConfig(**config), on_problem=problems.append)
-    await server.start("127.0.0.1", 0)
+    await server.start([ListenAddress("127.0.0.1", 0, tls=tls)])
     served = Served(server, problems)
     try:
         yield served

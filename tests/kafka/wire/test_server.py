@@ -15,6 +15,7 @@ import uvloop
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request
 from strandline.node.kafka.wire.server_config import CloseReason
+from strandline.node.kafka.wire.session import UNNAMED
 from tests.kafka.wire.server_harness import (
     EchoHandler,
     HeldHandler,
@@ -494,7 +495,7 @@ def test_idle_connections_are_small() -> None:
 
         async with serve(EchoHandler()) as served:
             tracemalloc.start()
-            connections = [Connection(served.server) for _ in range(1000)]
+            connections = [Connection(served.server, UNNAMED) for _ in range(1000)]
             current, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert len(connections) == 1000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.server_harness import answer_to, init, produce
 from tests.simulation.node import SimNode
@@ -82,7 +82,7 @@ def run(
         config = ServerConfig(idle_seconds=100, frame_seconds=10, max_in_flight=5)
         handler = Sleeper(node.loop)
         server = KafkaServer(handler, loop=node.loop, config=config, on_problem=problems.append)
-        node.spawn(server.start(node.host, PORT))
+        node.spawn(server.start([ListenAddress(node.host, PORT)]))
 
     with World(seed) as world:
         served = world.add_node(1)

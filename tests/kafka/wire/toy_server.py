@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import uvloop
 
 from strandline.node.kafka.wire.record_batch import read_header
-from strandline.node.kafka.wire.server import KafkaServer
+from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from tests.kafka.wire.toy_broker import ToyBroker
 
@@ -53,7 +53,7 @@ class Toy:
         self.server = KafkaServer(
             self.broker, loop=self._loop, config=config, on_problem=self.problems.append
         )
-        await self.server.start("127.0.0.1", 0)
+        await self.server.start([ListenAddress("127.0.0.1", 0)])
         self.broker.address = ("127.0.0.1", self.server.port)
         self._ready.set_result(None)
         await self._stop.wait()

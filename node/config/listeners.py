@@ -1,0 +1,188 @@
+"""Listeners for Kafka clients: `[listeners.<name>]`, each an address and a security protocol.
+
+Where there is none, `[kafka]` is the one listener, without TLS. A name is part of variables' names
+(`STRANDLINE_LISTENERS_<NAME>_<KEY>`), so it is lower-case letters and digits.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from strandline.node.config.values import (
+    any_port,
+    choice,
+    optional_text,
+    some_text,
+)
+from strandline.node.kafka.wire.principal import PrincipalRules
+from strandline.node.kafka.wire.server import ListenAddress
+from strandline.node.kafka.wire.tls import TlsSettings
+from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
+
+SECTION: Final = "listeners"
+PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+_NAME: Final = re.compile(r"[a-z][a-z0-9]{0,31}")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSection:
+    """One listener. Port 0 takes a free one."""
+
+    name: str
+    host: str = "127.0.0.1"
+    port: int = 9092
+    advertised_host: str = ""
+    """Host that clients are told to connect to; empty: the host."""
+    advertised_port: int = 0
+    """0: the port it listens on."""
+    protocol: str = "PLAINTEXT"
+    """Kafka's name of the security protocol."""
+    certificate: str = ""
+    key: str = ""
+    ca: str = ""
+    """Paths of PEM files; see `TlsSettings`."""
+    client_certificate: str = "none"
+    tls_version: str = "1.2"
+    principal_rules: tuple[str, ...] = ()
+    section: str = ""
+    """Its section of the configuration, where that is not [listeners.<name>]."""
+
+    @property
+    def tls(self) -> TlsSettings | None:
+        """None for a listener without TLS."""
+        if self.protocol != "SSL":
+            return None
+        rules = PrincipalRules.parse(self.principal_rules)
+        return TlsSettings(
+            self.certificate, self.key, self.ca, self.client_certificate, self.tls_version, rules
+        )
+
+    @property
+    def address(self) -> ListenAddress:
+        """For the server."""
+        return ListenAddress(
+            self.host, self.port, self.name, self.tls, self.section or f"{SECTION}.{self.name}"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs of this machine reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_wildcard(host: str) -> bool:
+    """Whether it stands for all addresses of a machine, so that no client can connect to it."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def _file(value: Any) -> str:
+    path = os.path.expanduser(some_text(value))
+    if not os.path.isabs(path):
+        raise ValueError(f"{value!r} is relative to wherever the node is started: write an absolute path")
+    return path
+
+
+def _protocol(value: Any) -> str:
+    name = value.upper() if isinstance(value, str) else value
+    if name not in PROTOCOLS:
+        raise ValueError(f"{value!r} is none of {', '.join(PROTOCOLS)}")
+    return str(name)
+
+
+def _rules(value: Any) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
+        raise ValueError(f'{value!r} is not a list of rules: write like ["RULE:^CN=([^,]+).*$/$1/"]')
+    PrincipalRules.parse(found)
+    return tuple(found)
+
+
+LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "host": some_text,
+    "port": any_port,
+    "advertised_host": optional_text,
+    "advertised_port": any_port,
+    "protocol": _protocol,
+    "certificate": _file,
+    "key": _file,
+    "ca": _file,
+    "client_certificate": choice("none", "wanted", "required"),
+    "tls_version": lambda value: choice("1.2", "1.3")(str(value)),
+    "principal_rules": _rules,
+}
+_TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
+assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}
+
+
+def split(key: str) -> tuple[str, str] | None:
+    """The listener's name and the key in `listeners.<name>.<key>`; None for any other."""
+    section, _, rest = key.partition(".")
+    name, _, field = rest.partition(".")
+    if section != SECTION or field not in LISTENER_READERS:
+        return None
+    return (name, field) if _NAME.fullmatch(name) else None
+
+
+def key_of_variable(name: str) -> str | None:
+    """The key that `listeners_<name>_<key>` gives: names have no underscore, so there is one reading."""
+    section, _, rest = name.partition("_")
+    listener, _, key = rest.partition("_")
+    found = f"{section}.{listener}.{key}"
+    return found if split(found) is not None else None
+
+
+def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | None:
+    """The first mistake that no key has by itself: `<key>: cause: cure`; None if there is none."""
+    if len(listeners) > MAX_LISTENERS:
+        return f"{SECTION}: {len(listeners)} listeners are more than {MAX_LISTENERS}: leave some out"
+    taken: dict[tuple[str, int], str] = {}
+    for listener in listeners:
+        section = f"{SECTION}.{listener.name}"
+        if (mistake := _tls_mistake(listener)) is not None:
+            return f"{section}.{mistake}"
+        if not insecure and not is_loopback(listener.host) and listener.client_certificate != "required":
+            return (
+                f"{section}.host: {listener.host} can be reached from other machines, and clients need not "
+                'prove their names: set protocol = "SSL" and client_certificate = "required", or listen on '
+                "127.0.0.1, or set insecure = true if every machine that reaches it is trusted"
+            )
+        key = "advertised_host" if listener.advertised_host else "host"
+        told = listener.advertised_host or listener.host
+        if is_wildcard(told):
+            return (
+                f"{section}.{key}: clients would be told to connect to {told}, which is no machine's "
+                "address: set advertised_host to the name or address at which they reach this node"
+            )
+        place = (listener.host, listener.port)
+        if listener.port and place in taken:
+            return f"{section}.port: {taken[place]} has {listener.host}:{listener.port} already: take another"
+        taken[place] = listener.name
+    return None
+
+
+def _tls_mistake(listener: ListenerSection) -> str | None:
+    if listener.protocol != "SSL":
+        default = ListenerSection("")
+        given = [key for key in _TLS_KEYS if getattr(listener, key) != getattr(default, key)]
+        if given:
+            return f"{given[0]}: {listener.protocol} has no TLS: set protocol, or leave this key out"
+        return None
+    for key in ("certificate", "key"):
+        if not getattr(listener, key):
+            return f"{key}: it is not set, and {listener.protocol} needs it: write the path of a PEM file"
+    if listener.client_certificate != "none" and not listener.ca:
+        return "ca: it is not set: write the path of the authorities that sign clients' certificates, in PEM"
+    if listener.ca and listener.client_certificate == "none":
+        return 'ca: no certificate of a client is looked at: set client_certificate to "wanted" or "required"'
+    return None

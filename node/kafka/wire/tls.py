@@ -1,0 +1,241 @@
+"""TLS of one listener: its files, what they make, and another of it when the files change.
+
+A context is never changed: clients that come later get another one. So a connection goes on with what it
+began with, and files that do not fit each other (a key was written, its certificate not yet) change nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
+
+log = logging.getLogger(__name__)
+
+WATCH_SECONDS: Final = 5.0
+"""Time between two looks at the files: a few system calls each."""
+WARN_DAYS: Final = 14
+"""A certificate that ends sooner is warned of: time enough to get another from an authority of people."""
+WARN_AGAIN_SECONDS: Final = 24 * 3600.0
+_DAY: Final = 24 * 3600.0
+_NO_CHECK_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python does not name."""
+_PARTIAL_CHAIN: Final = 0x80000
+"""OpenSSL's X509_V_FLAG_PARTIAL_CHAIN: what is trusted need not be a root."""
+
+
+class TlsFilesError(Exception):
+    """Files that no server can be made of; `str()` is one line with the cause and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS as a listener is configured."""
+
+    certificate: str
+    """Path of this node's certificate, PEM, with the certificates between it and the authority behind it."""
+    key: str
+    """Path of its private key, PEM, without a password."""
+    ca: str = ""
+    """Path of the certificates of the authorities that sign clients' certificates."""
+    client_certificate: str = "none"
+    """none, wanted or required: Kafka's `ssl.client.auth`."""
+    tls_version: str = "1.2"
+    """The least version that is spoken."""
+    rules: PrincipalRules = WHOLE_NAMES
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that it is made of."""
+        return tuple(path for path in (self.certificate, self.key, self.ca) if path)
+
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_MODES: Final = {"none": ssl.CERT_NONE, "wanted": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A context, and the facts about its files at the time it was made."""
+
+    context: ssl.SSLContext
+    not_after: float
+    """Unix time at which the node's certificate ends."""
+    readable_key: bool
+    """Whether every user of this machine may read the private key."""
+
+
+def load(settings: TlsSettings) -> Loaded:
+    """Make a server's context of the files; blocking. Raises TlsFilesError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[settings.tls_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    for path in settings.files:
+        try:
+            with open(path, "rb") as file:
+                file.read(1)
+        except OSError as error:
+            raise TlsFilesError(
+                f"{path}: {error.strerror or error}: let the node's user read it, or correct the path"
+            ) from error
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, _no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsFilesError(
+            f"{settings.certificate} and {settings.key} are not a certificate and its private key, both in "
+            f"PEM and the key without a password ({_reason(error)}): write the pair again"
+        ) from error
+    if settings.ca:
+        try:
+            context.load_verify_locations(settings.ca)
+        except ssl.SSLError as error:
+            raise TlsFilesError(
+                f"{settings.ca} holds no certificates in PEM ({_reason(error)}): write those of the "
+                "authorities that sign clients' certificates"
+            ) from error
+    not_after = _not_after(context, settings)
+    context.verify_mode = _MODES[settings.client_certificate]
+    return Loaded(context, not_after, bool(os.stat(settings.key).st_mode & 0o004))
+
+
+def _no_password() -> str:
+    # Without this OpenSSL asks at the terminal, and the node would wait there.
+    raise ValueError("the key has a password")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "reason", None) or str(error)
+
+
+def _not_after(server: ssl.SSLContext, settings: TlsSettings) -> float:
+    """The end of the certificate that clients get to see, from a handshake with itself in memory."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(settings.certificate)
+    client.verify_flags = ssl.VerifyFlags(_NO_CHECK_TIME | _PARTIAL_CHAIN)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = (
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    )
+    try:
+        for _ in range(4):
+            for end in ends:
+                try:
+                    end.do_handshake()
+                except ssl.SSLWantReadError:
+                    continue
+        told = ends[0].getpeercert()
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsFilesError(
+            f"{settings.certificate}: no client can use it ({_reason(error)}): get one for a TLS server"
+        ) from error
+    assert told is not None
+    return ssl.cert_time_to_seconds(str(told["notAfter"]))
+
+
+class TlsKeeper:
+    """The context for the next client of one listener, made again when its files change."""
+
+    def __init__(
+        self,
+        settings: TlsSettings,
+        listener: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        watch_seconds: float = WATCH_SECONDS,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self._listener = listener
+        self._loop = loop
+        self._watch_seconds = watch_seconds
+        self._wall = wall
+        self._seen: object = None
+        self._loaded: Loaded | None = None
+        self._warned: float | None = None
+        self._failure = ""
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the next handshake."""
+        assert self._loaded is not None, "it was opened"
+        return self._loaded.context
+
+    @property
+    def not_after(self) -> float:
+        """Unix time at which the certificate ends that clients are shown."""
+        assert self._loaded is not None, "it was opened"
+        return self._loaded.not_after
+
+    def open(self) -> None:
+        """Read the files, and watch them from now on; blocking. Raises TlsFilesError."""
+        with contextlib.suppress(OSError):  # `load` tells of it, with the cure
+            self._seen = self._signature()
+        self._take(load(self.settings))
+        self._watch = self._loop.create_task(self._watched())
+
+    def close(self) -> None:
+        """Watch no more."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def _signature(self) -> object:
+        """Differs when a file was written, or another put in its place, also behind a symbolic link."""
+        found = [os.stat(path) for path in self.settings.files]
+        return [(one.st_dev, one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+
+    def _changed(self) -> tuple[object, Loaded] | None:
+        seen = self._signature()
+        return None if seen == self._seen else (seen, load(self.settings))
+
+    async def _watched(self) -> None:
+        while True:
+            await asyncio.sleep(self._watch_seconds)
+            try:
+                changed = await self._loop.run_in_executor(None, self._changed)
+            except (OSError, TlsFilesError) as error:
+                self._fail(str(error))
+                continue
+            self._failure = ""
+            if changed is not None:
+                self._seen, loaded = changed
+                self._take(loaded)
+                log.info("listener %s has read its certificate again: %s", self._listener, self._end())
+            self._warn()
+
+    def _fail(self, failure: str) -> None:
+        if failure != self._failure:
+            log.warning("listener %s goes on with the certificate it has: %s", self._listener, failure)
+        self._failure = failure
+        self._warn()
+
+    def _take(self, loaded: Loaded) -> None:
+        self._loaded, self._warned = loaded, None
+        if loaded.readable_key:
+            log.warning("every user of this machine may read %s: chmod 600 it", self.settings.key)
+        self._warn()
+
+    def _warn(self) -> None:
+        """Say once a day that the certificate ends soon, or has ended."""
+        left = self.not_after - self._wall()
+        if left > WARN_DAYS * _DAY:
+            return
+        if self._warned is not None and self._loop.time() - self._warned < WARN_AGAIN_SECONDS:
+            return
+        self._warned = self._loop.time()
+        level = logging.WARNING if left > 0 else logging.ERROR
+        log.log(level, "listener %s: %s: %s", self._listener, self._end(), self.settings.certificate)
+
+    def _end(self) -> str:
+        days = (self.not_after - self._wall()) / _DAY
+        return f"its certificate ends in {days:.0f} days" if days > 0 else "its certificate has expired"

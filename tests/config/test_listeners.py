@@ -1,0 +1,135 @@
+"""[listeners.<name>]: what they are when left out, what is refused, and how variables name their keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.node.broker.settings import registration_of
+from strandline.node.kafka.handlers.setting_answers import broker_settings
+from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
+from tests.config.config_file import GOOD, loaded, problem
+
+TLS = """
+protocol = "SSL"
+certificate = "/etc/strandline/node.pem"
+key = "/etc/strandline/node.key"
+"""
+TWO = f"""
+{GOOD}
+[listeners.internal]
+port = 9092
+[listeners.public]
+host = "10.0.0.1"
+port = 9093
+advertised_host = "kafka.example.org"
+ca = "/etc/strandline/ca.pem"
+client_certificate = "required"
+principal_rules = ["RULE:^CN=([^,]+).*$/$1/L", "DEFAULT"]
+{TLS}
+"""
+
+
+def test_without_listeners_the_one_of_kafka_is_there(tmp_path: Path) -> None:
+    config = loaded(tmp_path, STRANDLINE_KAFKA_PORT="7")
+    (one,) = config.listeners
+    assert (one.name, one.host, one.port, one.protocol) == (DEFAULT_LISTENER, "127.0.0.1", 7, "PLAINTEXT")
+    assert one.address.tls is None
+    assert one.address.section == "kafka"
+    ports = {DEFAULT_LISTENER: 7}
+    command = registration_of(config, boot_id=1, folder=1, kafka_ports=ports, admin_port=1, now_ms=0)
+    assert (command.kafka_host, command.kafka_port, command.listeners) == ("127.0.0.1", 7, ())
+
+
+def test_each_listener_has_its_address_and_its_tls(tmp_path: Path) -> None:
+    config = loaded(tmp_path, TWO)
+    internal, public = config.listeners
+    assert (internal.name, internal.port, internal.tls) == ("internal", 9092, None)
+    assert (public.host, public.port, public.advertised_host) == ("10.0.0.1", 9093, "kafka.example.org")
+    tls = public.address.tls
+    assert tls is not None
+    assert tls.files == ("/etc/strandline/node.pem", "/etc/strandline/node.key", "/etc/strandline/ca.pem")
+    assert (tls.client_certificate, tls.tls_version) == ("required", "1.2")
+    certificate = {"subject": ((("organizationName", "x"),), (("commonName", "Alice"),))}
+    assert tls.rules.principal(certificate) == "User:alice"
+    ports = {"internal": 9092, "public": 9093}
+    command = registration_of(config, boot_id=1, folder=1, kafka_ports=ports, admin_port=1, now_ms=0)
+    assert (command.kafka_host, command.kafka_port) == ("127.0.0.1", 9092)
+    assert command.listeners == [("internal", "127.0.0.1", 9092), ("public", "kafka.example.org", 9093)]
+
+
+def test_a_broker_s_configs_tell_its_listeners(tmp_path: Path) -> None:
+    told = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path, TWO))}
+    assert told["listeners"] == "INTERNAL://127.0.0.1:9092,PUBLIC://10.0.0.1:9093"
+    assert told["advertised.listeners"] == "INTERNAL://127.0.0.1:9092,PUBLIC://kafka.example.org:9093"
+    assert told["listener.security.protocol.map"] == "INTERNAL:PLAINTEXT,PUBLIC:SSL"
+    alone = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path))}
+    assert alone["listeners"] == "PLAINTEXT://127.0.0.1:9092"
+    assert "listener.security.protocol.map" not in alone
+
+
+def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        TWO,
+        ("listeners.internal.port=0",),
+        STRANDLINE_LISTENERS_PUBLIC_TLS_VERSION="1.3",
+        STRANDLINE_LISTENERS_PUBLIC_ADVERTISED_PORT="443",
+    )
+    internal, public = config.listeners
+    assert internal.port == 0
+    assert (public.tls_version, public.advertised_port) == ("1.3", 443)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[listeners.public]\nprotcol = 1",
+            "protcol: there is no such key: write listeners.<",
+        ),
+        ("[listeners.Public]\nport = 1", "listeners.Public.port: there is no such key"),
+        ("[listeners.a_b]\nport = 1", "the name in lower case and digits"),
+        (
+            '[listeners.public]\nprotocol = "TLS"',
+            "public.protocol: 'TLS' is none of PLAINTEXT, SSL",
+        ),
+        (
+            '[listeners.public]\nprotocol = "ssl"',
+            "public.certificate: it is not set, and SSL needs it",
+        ),
+        ('[listeners.public]\ncertificate = "x.pem"', "certificate: 'x.pem' is relative"),
+        ('[listeners.public]\ntls_version = "1.1"', "'1.1' is none of 1.2, 1.3"),
+        (
+            '[listeners.public]\nca = "/x"',
+            "public.ca: PLAINTEXT has no TLS: set protocol",
+        ),
+        (f'[listeners.a]{TLS}client_certificate = "wanted"', "listeners.a.ca: it is not set: write the path"),
+        (f'[listeners.a]{TLS}ca = "/x"', "no certificate of a client is looked at: set client_certificate"),
+        (f'[listeners.a]{TLS}principal_rules = ["x"]', "listeners.a.principal_rules: 'x' is no rule"),
+        (f"[listeners.a]{TLS}principal_rules = 3", "is not a list of rules"),
+        (
+            f'[listeners.a]{TLS}host = "10.0.0.1"',
+            "a.host: 10.0.0.1 can be reached from other",
+        ),
+        ('[listeners.a]\nhost = "10.0.0.1"', "clients need not prove their names: set protocol"),
+        ("[listeners.a]\nport = 5\n[listeners.b]\nport = 5", "listeners.b.port: a has 127.0.0.1:5 already"),
+        (
+            "[listeners.a]\nport = 5\n[kafka]\nport = 5",
+            "kafka.port: there are [listeners.<name>]",
+        ),
+        (
+            f'[listeners.a]{TLS}host = "::"\nca = "/ca"\nclient_certificate = "required"',
+            "listeners.a.host: clients would be told to connect to ::",
+        ),
+        ("".join(f"[listeners.l{n}]\nport = 0\n" for n in range(17)), "17 listeners are more than 16"),
+    ],
+)
+def test_each_mistake_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    assert words in problem(tmp_path, f"{GOOD}\n{text}\n")
+
+
+def test_what_is_meant_is_let_be(tmp_path: Path) -> None:
+    open_to_all = f'insecure = true\n{GOOD}\n[listeners.a]\nhost = "10.0.0.1"\n'
+    assert loaded(tmp_path, open_to_all).listeners[0].host == "10.0.0.1"
