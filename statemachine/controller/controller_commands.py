@@ -469,7 +469,7 @@ def decode(entry: bytes) -> Command:
         number, *values = _array(msgpack.unpackb(entry))
         kind = ControllerOpcode(number)
         form, readers = _FORMS[kind]
-        if kind is Kind.REGISTER_NODE and len(values) == len(readers) - 1:
+        if kind is ControllerOpcode.REGISTER_NODE and len(values) == len(readers) - 1:
             values.append(())
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:
