@@ -41,7 +41,8 @@ class WorkerLimits:
 
     idle_seconds: float = 60.0
     """A process without a job ends after this."""
-    start_seconds: float = 60.0
+    start_seconds: float = 180.0
+    """A start is a second of processor time, and a worker gets little of a busy machine's."""
     job_seconds: float = 900.0
     """Above what the store may take in all, with its own attempts and timeouts."""
 

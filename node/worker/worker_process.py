@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 OOM_SCORE_ADJ: Final = 1000
 """The highest there is (proc(5)): as if the process had all memory of the machine, or of its cgroup."""
+AUTOGROUP_TRIES: Final = 8
+AUTOGROUP_SECONDS: Final = 0.15
+"""Linux takes one change of an autogroup in a tenth of a second, of all that are not root's."""
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
 POLICY: Final = RetryPolicy(attempt_seconds=60.0, total_seconds=180.0)
@@ -67,7 +70,7 @@ def serve(make_jobs: MakeJobs, niceness: int) -> int:
     if not (stat.S_ISFIFO(mode := os.fstat(0).st_mode) or stat.S_ISSOCK(mode)):
         print("this is started by a node, which talks to it by its standard input", file=sys.stderr)
         return 2
-    os.nice(niceness)
+    _stand_back(niceness)
     _go_first()
     # An interrupt at a terminal also goes to the node's children; the node ends them in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -79,6 +82,32 @@ def serve(make_jobs: MakeJobs, niceness: int) -> int:
     with asyncio.Runner(loop_factory=NodeLoop) as runner:
         runner.run(_serve(answers, make_jobs))
     return 0
+
+
+def _stand_back(niceness: int) -> None:
+    """Let every other process of the machine have the processor first, not only those of this node's session.
+
+    Linux' autogroups share a processor out by session, and a niceness then counts within the session alone
+    (sched(7)): beside two nodes in sessions of their own, a nice worker of a third took as much as each. So
+    the worker has a session of its own, which is as nice as the worker. SCHED_BATCH: when it wakes up, it
+    does not take the processor from what runs.
+    """
+    own = os.nice(niceness)
+    with contextlib.suppress(OSError):  # the first process of a session, of a test
+        os.setsid()
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    for _ in range(AUTOGROUP_TRIES):
+        try:
+            with open("/proc/self/autogroup", "w") as file:
+                file.write(str(own))
+        except BlockingIOError:
+            time.sleep(AUTOGROUP_SECONDS)
+        except OSError:
+            return  # no autogroups here
+        else:
+            return
 
 
 def _go_first() -> None:

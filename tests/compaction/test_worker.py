@@ -53,7 +53,7 @@ from strandline.node.worker.worker_link import WorkerLimits
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.compaction.logs import Plan, bytes_of, read
-from tests.level_one.workers import gone, run
+from tests.level_one.workers import gone, run, stands_back
 
 TOPIC = bytes(range(16))
 WHOSE = LogIdentity("harbour", TOPIC, 0)
@@ -153,8 +153,7 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             assert isinstance(made, Ingested), made
             log.take(log.replace([made.segment], 0))
             assert worker.process_id is not None
-            own = os.getpriority(os.PRIO_PROCESS, 0)
-            assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == min(19, own + NICENESS)
+            assert stands_back(worker.process_id, NICENESS)
             mapped = await worker.map(MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30))
             assert mapped == Mapped(4, 29)
             # The keys go with the process, and the round with them.

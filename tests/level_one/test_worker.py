@@ -29,7 +29,7 @@ from strandline.statemachine.object_names import object_id, object_name
 from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.level_one.stamped import sent, stamped
-from tests.level_one.workers import MADE, alive, gone, run, until
+from tests.level_one.workers import MADE, alive, gone, run, stands_back, until
 from tests.level_zero.samples import TOPIC
 
 IDENTITY = object_id(1, 2, bytes(range(16)))
@@ -118,8 +118,7 @@ def test_objects_are_built_and_merged(tmp_path: Path) -> None:
             [Output(TOPIC, 0, 3, unique(1), lifted[:1000]), Output(TOPIC, 0, 3, unique(2), lifted[1000:])]
         )
         assert worker.process_id is not None
-        own = os.getpriority(os.PRIO_PROCESS, 0)
-        assert os.getpriority(os.PRIO_PROCESS, worker.process_id) == min(19, own + NICENESS)
+        assert stands_back(worker.process_id, NICENESS)
         assert oom_score_adj(worker.process_id) == OOM_SCORE_ADJ
         assert "worker" in command_line(worker.process_id)
         assert SECRET not in command_line(worker.process_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,21 @@ def alive(process_id: int | None) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def stands_back(process_id: int | None, niceness: int) -> bool:
+    """Whether a worker lets the processes of all sessions go first, as far as this system can."""
+    assert process_id is not None
+    nice = min(19, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
+    stands = os.getpriority(os.PRIO_PROCESS, process_id) == nice and os.getsid(process_id) == process_id
+    if hasattr(os, "SCHED_BATCH"):
+        stands &= os.sched_getscheduler(process_id) == os.SCHED_BATCH
+    autogroup = Path(f"/proc/{process_id}/autogroup")
+    if autogroup.exists():
+        # Empty where the worker is in a control group: then its niceness counts within that.
+        told = autogroup.read_text().split()
+        stands &= not told or told[-1] == str(nice)
+    return stands
 
 
 async def gone(process_id: int) -> None:
