@@ -33,6 +33,7 @@ class SimNode:
         self.listeners: dict[int, SimServer] = {}
         self.ends: dict[int, SimTransport] = {}
         self._loop: SimLoop | None = None
+        self._name_codes: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"<SimNode {self.id} boot={self.boot} alive={self.alive} paused={self.paused}>"
@@ -132,4 +133,7 @@ class SimNode:
         self.world.retime(self.clock)
 
     def _disk_note(self, operation: str, name: str, value: int) -> None:
-        self.world.note(operation, self.id, value, crc32(name.encode()))
+        code = self._name_codes.get(name)
+        if code is None:
+            code = self._name_codes[name] = crc32(name.encode())
+        self.world.note(operation, self.id, value, code)

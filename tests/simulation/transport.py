@@ -82,6 +82,7 @@ class SimTransport(asyncio.Transport):
         self.horizon = 0.0  # latest arrival of any unit
         self._network = network
         self._protocol: Any = None
+        self._buffered = False
         self._closed = False
         self._gone = False
         self._eof_sent = False
@@ -104,7 +105,7 @@ class SimTransport(asyncio.Transport):
             return
         self._in_flight += len(data)
         self._network.send(self, bytes(data))
-        if self.get_write_buffer_size() > self._high and not self._full:
+        if self._in_flight > SOCKET_BUFFER + self._high and not self._full:
             self._full = True
             self._protocol.pause_writing()
 
@@ -149,6 +150,7 @@ class SimTransport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
+        self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         return self._protocol  # type: ignore[no-any-return]
@@ -167,7 +169,7 @@ class SimTransport(asyncio.Transport):
     # What the network calls, on this end's loop.
 
     def open(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = protocol
+        self.set_protocol(protocol)
         protocol.connection_made(self)
 
     def arrive(self, data: bytes, first: bool) -> None:
@@ -229,7 +231,7 @@ class SimTransport(asyncio.Transport):
     def _hand_over(self, data: bytes) -> None:
         if self._closed:
             return
-        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+        if not self._buffered:
             self._protocol.data_received(data)
             return
         while data and not self._closed:

@@ -72,7 +72,7 @@ class World:
         self._stopping = False
         self._running = False
         self._rngs: dict[str, random.Random] = {}
-        self._ink = array("d")
+        self._ink: list[float] = []
         self._hash = sha256()
         self._kinds: dict[str, int] = {}
         self.network = SimNetwork(self)
@@ -199,10 +199,9 @@ class World:
         if code is None:
             code = self._kinds[kind] = crc32(kind.encode())
         ink = self._ink
-        ink.extend((self.now, code, a, b, c))
+        ink += (self.now, code, a, b, c)
         if len(ink) >= INK:
-            self._hash.update(ink.tobytes())
-            del ink[:]
+            self._blot()
         if self.trace is not None:
             self.trace.append(f"{self.now:.6f} {kind} {a} {b} {c:x}")
 
@@ -214,9 +213,13 @@ class World:
 
     def digest(self) -> str:
         """Hex digest of all that was noted so far: equal runs have equal digests."""
-        self._hash.update(self._ink.tobytes())
-        del self._ink[:]
+        self._blot()
         return self._hash.hexdigest()
+
+    def _blot(self) -> None:
+        # A list takes five figures in a fifth of the time of an array.
+        self._hash.update(array("d", self._ink).tobytes())
+        self._ink.clear()
 
     # For loops, nodes and the network.
 

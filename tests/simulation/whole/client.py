@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +43,11 @@ class TopicKnown:
     """Never deleted: for clients whose requests name topics, which cannot tell one from a later one."""
     doomed: bool = False
     """Its deletion was asked for: nothing of it need be there."""
+    asked: dict[str, Any] = field(init=False)
+    """How a request names it: each version takes the field it knows."""
+
+    def __post_init__(self) -> None:
+        self.asked = {"name": self.name, "topic": self.name, "topic_id": UUID(bytes=self.topic_id)}
 
 
 class Directory:
@@ -72,7 +77,11 @@ class Directory:
         ]
 
     def topic(self, place: Place) -> TopicKnown:
-        return next(topic for topic in self.topics if topic.topic_id == place.topic_id)
+        wanted = place.topic_id
+        for topic in self.topics:
+            if topic.topic_id == wanted:
+                return topic
+        raise LookupError(f"no topic has the id {wanted.hex()}")
 
     def gone(self, place: Place) -> bool:
         return self.topic(place).doomed
@@ -139,6 +148,5 @@ class Client:
                     self.leaders[place] = (partition.leader_id, partition.leader_epoch)
 
     def asked(self, place: Place) -> dict[str, Any]:
-        """How a request names the topic of a place: each version takes the field it knows."""
-        name = self.directory.topic(place).name
-        return {"name": name, "topic": name, "topic_id": UUID(bytes=place.topic_id)}
+        """How a request names the topic of a place; it is not to be changed."""
+        return self.directory.topic(place).asked

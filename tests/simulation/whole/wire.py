@@ -12,7 +12,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
-from tests.kafka.wire.entities import encoded, entity_of
+from strandline.node.kafka.wire.response_encoder import encode
+from tests.kafka.wire.entities import entity_of
 from tests.simulation.node import SimNode
 from tests.simulation.whole.cluster import KAFKA_PORT
 
@@ -23,6 +24,10 @@ class Lost(Exception):
     """No answer: the connection is gone, or was given up because the answer did not come."""
 
 
+_schema = cache(load_request_schema)
+"""kio looks a module up by its name each time."""
+
+
 @cache
 def _reader(key: int, version: int) -> Any:
     return entity_reader(load_response_schema(key, version))
@@ -30,7 +35,7 @@ def _reader(key: int, version: int) -> Any:
 
 def request_frame(key: int, version: int, correlation: int, client: str, given: dict[str, Any]) -> bytes:
     """One request with its length in front; fields that the version lacks are left out."""
-    body = encoded(entity_of(load_request_schema(key, version), given))
+    body = b"".join(encode(entity_of(_schema(key, version), given), b""))
     name = client.encode()
     tags = b"\0" if version >= APIS[key].flexible else b""
     head = struct.pack(f">hhih{len(name)}s", key, version, correlation, len(name), name) + tags

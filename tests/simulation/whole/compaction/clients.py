@@ -179,9 +179,7 @@ class TableReader(Consumer):
             first, stable, stable, stable, removals.ripe_tombstones, removals.ripe_markers, stable, stable
         )  # fmt: skip
         history = self.copies.history(place)
-        for offset in self.copies.between(history, max(first, machine.start_offset), end):
-            if offset not in taken and not history.may_lack(offset, bounds):
-                self.ledger.broken(
-                    "consumers", f"{self.name} was not given {history.records[offset]} of {place} ({bounds})"
-                )
-                return
+        missed = history.first_missed(max(first, machine.start_offset), end, taken, bounds)
+        if missed is not None:
+            truth = history.records[missed]
+            self.ledger.broken("consumers", f"{self.name} was not given {truth} of {place} ({bounds})")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -64,14 +64,15 @@ class History:
     """The base offset of each batch, by its bytes behind what the broker stamps."""
     by_key: dict[bytes, list[int]] = field(default_factory=dict)
     """The offsets of each key's committed records, in order."""
+    following: dict[int, int] = field(default_factory=dict)
+    """By the offset of a committed record, that of the next one of its key."""
     _open: dict[int, list[int]] = field(default_factory=dict)
     """The offsets of each producer's transaction that is not decided."""
 
-    def wrote(self, data: bytes) -> None:
-        """A batch, with its base offset."""
+    def wrote(self, data: bytes, records: list[Written]) -> None:
+        """A batch, with its base offset, and what is in it."""
         attributes = struct.unpack_from(">h", data, _ATTRIBUTES)[0]
         producer: int = struct.unpack_from(">q", data, _PRODUCER)[0]
-        records = read([data])
         if not records[0].marker:
             self.batches[data[BODY:]] = records[0].offset
         for one in records:
@@ -92,15 +93,24 @@ class History:
         truth = self.records[offset]
         truth.fate = commit
         if commit and truth.written.key is not None:
-            insort(self.by_key.setdefault(truth.written.key, []), offset)
+            offsets = self.by_key.setdefault(truth.written.key, [])
+            insort(offsets, offset)
+            at = bisect_right(offsets, offset)
+            if at > 1:
+                self.following[offsets[at - 2]] = offset
+            if at < len(offsets):
+                self.following[offset] = offsets[at]
 
-    def superseded(self, one: Written, below: int) -> bool:
-        """Whether a committed record of the same key follows, below this offset."""
-        if one.key is None:
-            return False
-        offsets = self.by_key.get(one.key, [])
-        at = bisect_right(offsets, one.offset)
-        return at < len(offsets) and offsets[at] < below
+    def first_missed(self, start: int, end: int, there: Container[int], bounds: Bounds) -> int | None:
+        """The first offset between two of what was written, is not there, and must be."""
+        # Most of what a compacted log lacks is superseded below any bound, which one lookup tells.
+        following, always = self.following, min(bounds.stable, bounds.end)
+        for offset in range(max(start, 0), min(end, self.end)):
+            if offset in there or following.get(offset, always) < always or offset not in self.records:
+                continue
+            if not self.may_lack(offset, bounds):
+                return offset
+        return None
 
     def may_lack(self, offset: int, bounds: Bounds) -> bool:
         """Whether a copy with these bounds may be without a record."""
@@ -115,7 +125,9 @@ class History:
         if one.key is None:
             return offset < max(bounds.clean, bounds.published)
         below = bounds.stable if offset < bounds.published else bounds.end
-        return self.superseded(one, below) or (one.value is None and offset < bounds.ripe_tombstones)
+        if self.following.get(offset, below) < below:
+            return True
+        return one.value is None and offset < bounds.ripe_tombstones
 
     def table(self, start: int = 0) -> dict[bytes, Written]:
         """The newest committed record of each key, from a start offset on, that was not deleted."""
@@ -161,8 +173,9 @@ class Copies:
             if data[BODY:] in history.batches:
                 self._broken("once", f"{place} has one batch at {extent.base_offset} and before")
             data = struct.pack(">q", extent.base_offset) + data[8:]
-            history.wrote(data)
-            if any(one.key is None and not one.marker for one in self.read(data)):
+            records = self.read(data)
+            history.wrote(data, records)
+            if any(one.key is None and not one.marker for one in records):
                 self.on_keyless(place)
 
     def read(self, data: bytes) -> list[Written]:
@@ -185,10 +198,9 @@ class Copies:
                 there[one.offset] = one
                 self._check_record(who, history, one, attributes, bounds)
         self._check_keys(who, there.values(), bounds.clean)
-        for offset in self.between(history, bounds.start, bounds.end):
-            if offset not in there and not history.may_lack(offset, bounds):
-                self._broken("clean is clean: C3", f"{who} lacks {history.records[offset]} ({bounds})")
-                break
+        missed = history.first_missed(bounds.start, bounds.end, there, bounds)
+        if missed is not None:
+            self._broken("clean is clean: C3", f"{who} lacks {history.records[missed]} ({bounds})")
         self._check_table(who, history, there, bounds)
         return list(there.values())
 
@@ -231,10 +243,3 @@ class Copies:
                     "dead and alive", f"{who} has {one}, not the newer one at {offsets[at]} ({bounds})"
                 )
                 return
-
-    @staticmethod
-    def between(history: History, start: int, end: int) -> Iterator[int]:
-        """The offsets of what was written there."""
-        for offset in range(max(start, 0), min(end, history.end)):
-            if offset in history.records:
-                yield offset
