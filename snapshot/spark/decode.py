@@ -137,7 +137,7 @@ class _Chunk:
         self._size = 0
         self._topics: dict[str, int] = {}
         self._shared: bytes | None = None
-        """The bytes that all batches are part of, uncompressed; None when there is no such thing."""
+        """All batches' bytes, if they are one buffer, uncompressed and in its order."""
 
     def has_room_for(self, batch: BatchSlice) -> bool:
         if self._shared is None or self._shared is batch.data:
@@ -169,8 +169,8 @@ class _Chunk:
                 raise _bad(batch, f"its records cannot be decompressed: {error}") from None
         if not self._batches:
             self._shared = shared
-        elif self._shared is not shared:
-            self._shared = None
+        elif self._shared is not shared or start < self._batches[-1].start:
+            self._shared = None  # Arrow takes values of one buffer in the order in which they lie there
         self._batches.append(batch)
         self._payloads.append(payload)
         self._size += len(payload)

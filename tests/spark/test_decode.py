@@ -145,6 +145,16 @@ def test_each_column_alone_is_as_among_all(name: str) -> None:
     assert len(alone) == 3
 
 
+def test_batches_of_one_object_in_another_order_than_they_lie_in() -> None:
+    """As when topics are read in another order than their batches were gathered in."""
+    first, second = build([Record(b"1", NOW, b"a")]), build([Record(b"2", NOW), Record(b"3", NOW)])
+    data = first + second
+    earlier = stored(data, 0, 1, length=len(first))
+    later = stored(data, 5, 2, start=len(first), length=len(second), topic="clicks")
+    found = [(row["topic"], row["offset"], row["key"], row["value"]) for row in rows(later, earlier)]
+    assert sorted(found) == [("clicks", 5, None, b"2"), ("clicks", 6, None, b"3"), ("orders", 0, b"a", b"1")]
+
+
 def test_header_keys_that_are_not_text_are_replaced() -> None:
     body = b"\0\0\0" + varint(-1) + varint(-1) + varint(1) + varint(2) + b"\xffa" + varint(1) + b"v"
     data = build([Record(b"")], payload=varint(len(body)) + body)
