@@ -13,7 +13,7 @@ from __future__ import annotations
 from strandline.snapshot.extras import require
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceReader
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
 except ModuleNotFoundError:
     require("spark")
@@ -40,3 +40,6 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._source.reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return self._source.streamReader(schema)

@@ -15,6 +15,8 @@ from typing import Any
 
 EARLIEST = -2
 LATEST = -1
+TOPIC_ID = "topic_id"
+"""Key beside the partitions in a stream's offsets of a topic."""
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
@@ -31,6 +33,7 @@ KNOWN = (
     "url",
     "cluster",
     "topic",
+    "subscribepattern",
     "assign",
     "partitions",
     "startingoffset",
@@ -39,7 +42,14 @@ KNOWN = (
     "endingtimestamp",
     "minpartitions",
     "isolationlevel",
+    "maxoffsetspertrigger",
+    "maxbytespertrigger",
+    "failondataloss",
 )
+STREAM_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "failondataloss")
+"""Options that mean nothing to a batch read."""
+BATCH_ONLY = ("endingoffset", "endingtimestamp")
+"""Options that mean nothing to a stream."""
 
 
 class SourceError(ValueError):
@@ -66,7 +76,11 @@ class ReadOptions:
     storage: Mapping[str, str]
     cluster: str | None
     topics: Mapping[str, frozenset[int] | None]
-    """Wanted partitions of each wanted topic; None for all of them."""
+    """Wanted partitions of each topic that is wanted by name; None for all of them."""
+    pattern: re.Pattern[str] | None
+    """Topics are wanted whose whole names match."""
+    pattern_partitions: frozenset[int] | None
+    """Wanted partitions of each topic that matches; None for all of them."""
     starting: Bound
     ending: Bound
     starting_timestamp: int | None
@@ -74,6 +88,27 @@ class ReadOptions:
     min_partitions: int | None
     committed: bool
     """Whether only what is decided is read, and nothing that was aborted."""
+    max_offsets: int | None
+    """Most offsets that one micro-batch of a stream takes, over all partitions."""
+    max_bytes: int | None
+    """Most stored bytes that one micro-batch of a stream takes, over all partitions."""
+    fail_on_data_loss: bool
+    """Whether a stream ends when records are gone that it has not read."""
+    given: frozenset[str]
+    """Names of the options that were given."""
+
+    def require_batch(self) -> None:
+        """Raise SourceError if an option is given that only streams have."""
+        self._refuse(STREAM_ONLY, "is for spark.readStream: leave it out, or read a stream")
+
+    def require_stream(self) -> None:
+        """Raise SourceError if an option is given that only batch reads have."""
+        self._refuse(BATCH_ONLY, "is for spark.read; a stream that ends has trigger(availableNow=True)")
+
+    def _refuse(self, names: tuple[str, ...], reason: str) -> None:
+        for name in names:
+            if name in self.given:
+                raise SourceError(f"option {name!r} {reason}")
 
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -100,19 +135,28 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         storage=storage,
         cluster=given.get("cluster"),
         topics=_topics(given),
+        pattern=_pattern(given),
+        pattern_partitions=_partitions(given),
         starting=_bound(given, "startingoffset", EARLIEST),
         ending=_bound(given, "endingoffset", LATEST),
         starting_timestamp=_time(given, "startingtimestamp"),
         ending_timestamp=_time(given, "endingtimestamp"),
         min_partitions=_positive(given, "minpartitions"),
         committed=_isolation(given) == READ_COMMITTED,
+        max_offsets=_positive(given, "maxoffsetspertrigger"),
+        max_bytes=_positive(given, "maxbytespertrigger"),
+        fail_on_data_loss=_flag(given, "failondataloss", True),
+        given=frozenset(given),
     )
 
 
 def _topics(given: Mapping[str, str]) -> dict[str, frozenset[int] | None]:
     if "assign" in given:
-        if "topic" in given or "partitions" in given:
-            raise SourceError("option 'assign' names topics and partitions: give no 'topic' or 'partitions'")
+        if given.keys() & {"topic", "partitions", "subscribepattern"}:
+            raise SourceError(
+                "option 'assign' names topics and partitions: "
+                "give no 'topic', 'subscribePattern' or 'partitions'"
+            )
         assigned = _json(given, "assign", '{"topic": [0, 1]}')
         if not assigned or not all(
             isinstance(chosen, list) and all(type(number) is int for number in chosen)
@@ -121,9 +165,26 @@ def _topics(given: Mapping[str, str]) -> dict[str, frozenset[int] | None]:
             raise _wrong(given, "assign", 'JSON like {"topic": [0, 1]}')
         return {topic: frozenset(chosen) for topic, chosen in assigned.items()}
     names = [name.strip() for name in given.get("topic", "").split(",") if name.strip()]
+    if "subscribepattern" in given:
+        if names:
+            raise SourceError(
+                "options 'topic' and 'subscribePattern' both say which topics: give one of them"
+            )
+        return {}
     if not names:
         raise SourceError("option 'topic' is missing: one topic, or several with commas between them")
     return dict.fromkeys(names, _partitions(given))
+
+
+def _pattern(given: Mapping[str, str]) -> re.Pattern[str] | None:
+    if "subscribepattern" not in given:
+        return None
+    try:
+        return re.compile(given["subscribepattern"])
+    except re.error as error:
+        raise _wrong(
+            given, "subscribepattern", f"a regular expression over topics' names ({error})"
+        ) from error
 
 
 def _partitions(given: Mapping[str, str]) -> frozenset[int] | None:
@@ -150,6 +211,8 @@ def _bound(given: Mapping[str, str], name: str, default: int) -> Bound:
         if not isinstance(offsets, dict):
             raise _wrong(given, name, like)
         for partition, offset in offsets.items():
+            if partition == TOPIC_ID:  # a stream's offsets are taken as they are
+                continue
             if not partition.isdigit() or type(offset) is not int or offset < EARLIEST:
                 raise _wrong(given, name, like)
             named.setdefault(topic, {})[int(partition)] = offset
@@ -189,6 +252,13 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if not given[name].isdigit() or int(given[name]) < 1:
         raise _wrong(given, name, "a positive number")
     return int(given[name])
+
+
+def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise _wrong(given, name, "true or false")
+    return text == "true"
 
 
 def _isolation(given: Mapping[str, str]) -> str:

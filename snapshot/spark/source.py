@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -33,7 +34,7 @@ from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
 from strandline.snapshot.spark.plan import Window, plan
-from strandline.snapshot.storage import StorageError, open_storage
+from strandline.snapshot.storage import Storage, StorageError, open_storage
 
 SCHEMA = (
     StructType()
@@ -84,7 +85,19 @@ class StrandlineSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return StrandlineReader(parse(self.options), arrow_schema(schema), self.parallelism)
+        options = parse(self.options)
+        options.require_batch()
+        return StrandlineReader(_opened(options), options, arrow_schema(schema), self.parallelism)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            from strandline.snapshot.spark.stream import StrandlineStreamReader
+        except ModuleNotFoundError as error:
+            # Before 4.2 a source in Python could not bound its batches, nor end with Trigger.AvailableNow.
+            raise SourceError(f"streams need PySpark 4.2 or later, this is {pyspark.__version__}") from error
+        options = parse(self.options)
+        options.require_stream()
+        return StrandlineStreamReader(_opened(options), options, arrow_schema(schema), self.parallelism)
 
 
 @dataclass(frozen=True)
@@ -97,14 +110,11 @@ class Split(InputPartition):
 class StrandlineReader(DataSourceReader):
     """Plans on the driver, reads in tasks; between the two it is pickled by Spark."""
 
-    def __init__(self, options: ReadOptions, schema: Any, parallelism: int) -> None:
+    def __init__(self, storage: Storage, options: ReadOptions, schema: Any, parallelism: int) -> None:
+        self._storage = storage
         self._options = options
         self._schema = schema
         self._parallelism = parallelism
-        try:
-            self._storage = open_storage(options.url, options.storage)
-        except StorageError as error:
-            raise SourceError(str(error)) from error
 
     def partitions(self) -> Sequence[InputPartition]:
         return [Split(windows) for windows in plan(self._storage, self._options, self._parallelism)]
@@ -112,6 +122,14 @@ class StrandlineReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split), "tasks are given what partitions() made"
         return read_windows(self._storage, partition.windows, self._schema)
+
+
+def _opened(options: ReadOptions) -> Storage:
+    """The storage that the options name; raises SourceError."""
+    try:
+        return open_storage(options.url, options.storage)
+    except StorageError as error:
+        raise SourceError(str(error)) from error
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -7,32 +7,34 @@ which is read only where offsets and times that are wanted may lie.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
-from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
-from strandline.snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.fetch import PARALLEL_GETS, first_offset_since, get_referred
+from strandline.snapshot.spark.newest import (
+    NewestCheckpoints,
+    Place,
+    check_pattern,
+    check_wanted,
+    wanted_places,
+)
 from strandline.snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
 from strandline.snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
-from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
-from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.snapshot.storage import Storage, StorageError
+from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition_state import snapshot_fields
 from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.watermarks import last_stable_offset
-
-LISTINGS: Final = 3
-"""Listings of a group's checkpoints before giving up, if the newest is always gone before it is read."""
 
 
 @dataclass(frozen=True)
@@ -99,118 +101,63 @@ class PartitionView:
 def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
     """The wanted partitions, in the order of topics and numbers; raises SourceError."""
     try:
-        return _views(storage, options)
+        checkpoints = NewestCheckpoints(storage, options.cluster)
+        state = checkpoints.controller()
+        check_wanted(state, options)
+        check_pattern(state, options)
+        views = newest_views(checkpoints, wanted_places(state, options), options.committed)
+        for (topic, number), view in views.items():
+            if view is None:
+                raise SourceError(
+                    f"no checkpoint of partition {topic}-{number} is published: run `strandline checkpoint`"
+                )
+        with ThreadPoolExecutor(PARALLEL_GETS) as pool:
+            bounded = list(pool.map(partial(bounded_view, storage, options), filter(None, views.values())))
+        return with_blocks(storage, bounded)
     except (StorageError, BadObject) as error:
         raise SourceError(str(error)) from error
 
 
-def newest_document(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
-    """Name and content of a group's newest published checkpoint, from any replica whose document is whole.
+def newest_views(
+    checkpoints: NewestCheckpoints, places: Iterable[Place], committed: bool
+) -> dict[tuple[str, int], PartitionView | None]:
+    """All that the newest checkpoint of each partition holds; None where none is published.
 
-    Raises SourceError when none is, or all are of a newer format.
+    Raises SourceError, StorageError.
     """
-    for _ in range(LISTINGS - 1):
-        try:
-            return _newest_listed(storage, cluster, group)
-        except ObjectMissing:
-            continue  # newer ones have taken its place
-    return _newest_listed(storage, cluster, group)
 
+    def view(place: Place) -> PartitionView | None:
+        topic, number = place
+        load = partial(_view, topic, number, committed)
+        return checkpoints.of_group(topic.partitions[number].group, load)
 
-def _newest_listed(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
-    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
-    published = [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
-    newest = max((index for index, _ in published), default=0)
-    problem = None
-    for index, key in published:
-        if index == newest:
-            try:
-                return key, decode(storage.get(key))
-            except (SnapshotDamaged, SnapshotTooNew) as error:
-                problem = problem or SourceError(f"{key}: {error}")
-    if problem is not None:
-        raise problem
-    return None
-
-
-def _views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
-    cluster = options.cluster or _only_cluster(storage)
-    topics = _wanted_topics(storage, cluster, options)
-    wanted = [
-        (topic, number)
-        for topic in topics
-        for number in range(len(topic.partitions))
-        if (chosen := options.topics[topic.name]) is None or number in chosen
-    ]
+    wanted = list(places)
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
-        views = list(pool.map(partial(_view, storage, cluster, options), wanted))
+        found = pool.map(view, wanted)
+        return {(topic.name, number): one for (topic, number), one in zip(wanted, found, strict=True)}
+
+
+def with_blocks(storage: Storage, views: Sequence[PartitionView]) -> list[PartitionView]:
+    """The same with all blocks of their level-one objects looked up; raises StorageError, BadObject."""
+    with ThreadPoolExecutor(PARALLEL_GETS) as pool:
         # A partition may have thousands of objects: they share the pool, whichever partition they are of.
         objects = [(view, row) for view in views for row in view.objects]
         footers = iter(list(pool.map(lambda one: _footer(storage, *one), objects)))
         return [view.with_blocks([next(footers) for _ in view.objects]) for view in views]
 
 
-def _only_cluster(storage: Storage) -> str:
-    found = storage.folders(PREFIX)
-    if not found:
-        raise SourceError(f"{storage.url}: no checkpoint is published there: run `strandline checkpoint`")
-    if len(found) > 1:
-        names = ", ".join(found)
-        raise SourceError(
-            f"{storage.url} holds several clusters ({names}): say which by the option 'cluster'"
-        )
-    return found[0]
-
-
-def _wanted_topics(storage: Storage, cluster: str, options: ReadOptions) -> list[Topic]:
-    found = newest_document(storage, cluster, CONTROLLER_GROUP)
-    if found is None:
-        raise SourceError(
-            f"{storage.url}: no checkpoint of cluster {cluster} is published: run `strandline checkpoint`"
-        )
-    key, document = found
-    try:
-        state = ControllerState.load(document.state)
-    except ValueError as error:
-        raise SourceError(f"{key}: {error}") from error
-    topics = []
-    for name, chosen in options.topics.items():
-        topic = state.by_name.get(name)
-        if name in INTERNAL_TOPICS:
-            raise SourceError(f"topic {name!r} is internal: it has no records, its state is all there is")
-        if topic is None:
-            there = ", ".join(sorted(state.by_name.keys() - INTERNAL_TOPICS)) or "none"
-            raise SourceError(
-                f"there is no topic {name!r} in the newest checkpoint, but {there}: if it is new, run "
-                "`strandline checkpoint`"
-            )
-        if beyond := sorted(number for number in chosen or () if number >= len(topic.partitions)):
-            raise SourceError(
-                f"topic {name!r} has no partition {beyond[0]}, only 0 to {len(topic.partitions) - 1}"
-            )
-        topics.append(topic)
-    return topics
-
-
-def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Topic, int]) -> PartitionView:
-    topic, number = place
-    found = newest_document(storage, cluster, topic.partitions[number].group)
-    if found is None:
-        raise SourceError(
-            f"no checkpoint of partition {topic.name}-{number} is published: run `strandline checkpoint`"
-        )
-    key, document = found
+def _view(topic: Topic, number: int, committed: bool, key: str, document: SnapshotDocument) -> PartitionView:
     try:
         fields = snapshot_fields(document.state)
     except ValueError as error:
         raise SourceError(f"{key}: {error}") from error
     end, aborted = fields["next_offset"], aborted_rows(fields["aborted"])
-    if options.committed:
+    if committed:
         first_open = Producers.restored(fields["producers"]).first_open_offset
         end = last_stable_offset(fields["start_offset"], end, first_open)
     else:
         aborted = aborted[:0]
-    view = PartitionView(
+    return PartitionView(
         topic.name,
         topic.topic_id,
         number,
@@ -222,7 +169,6 @@ def _view(storage: Storage, cluster: str, options: ReadOptions, place: tuple[Top
         dict(fields["inline"]),
         aborted,
     )
-    return _bounded(storage, options, view)
 
 
 def _footer(storage: Storage, view: PartitionView, row: Any) -> LevelOneFooter:
@@ -238,8 +184,11 @@ def _footer(storage: Storage, view: PartitionView, row: Any) -> LevelOneFooter:
     return footer
 
 
-def _bounded(storage: Storage, options: ReadOptions, view: PartitionView) -> PartitionView:
-    """Within the offsets and times asked for, and always within what the checkpoint holds."""
+def bounded_view(storage: Storage, options: ReadOptions, view: PartitionView) -> PartitionView:
+    """Within the offsets and times asked for, and always within what the checkpoint holds.
+
+    Raises StorageError, BadObject.
+    """
     special = {EARLIEST: view.first, LATEST: view.end}
     first = options.starting.of(view.topic, view.number)
     end = options.ending.of(view.topic, view.number)

@@ -128,13 +128,14 @@ def test_damage_is_an_error_that_names_the_object(spark: SparkSession, tmp_path:
 
 
 def test_the_examples_of_the_page_run(
-    spark: SparkSession, cluster: StoredCluster, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, cluster: StoredCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(examples) >= 3
     names = {"spark": spark, "url": cluster.url}
     for example in examples:
-        exec(example.replace('"/var/lib/strandline/objects"', "url").replace("spark.stop()", ""), names)
+        example = example.replace('"/var/lib/strandline/objects"', "url").replace('"/srv/', f'"{tmp_path}/')
+        exec(example.replace("spark.stop()", ""), names)
     assert "orders" in capsys.readouterr().out
 
 

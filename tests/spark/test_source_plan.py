@@ -21,11 +21,12 @@ from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark import plan as planning
 from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.newest import LISTINGS, newest_document
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.pieces import PIECE, PIECES
 from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
-from strandline.snapshot.spark.views import LISTINGS, PartitionView, newest_document
+from strandline.snapshot.spark.views import PartitionView
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.extent import ROW, ObjectExtent

@@ -19,8 +19,8 @@ from strandline.node.raft.disk import RealDisk
 from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of, parse
+from strandline.snapshot.spark.newest import newest_document
 from strandline.snapshot.spark.session import session
-from strandline.snapshot.spark.views import newest_document
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition_state import snapshot_fields

@@ -1,0 +1,162 @@
+"""The newest published checkpoints of a cluster: which topics it has, and each group's state.
+
+A reader that looks again and again, as a stream does, keeps what it has decoded: a document never changes
+under its name, so only those of newer checkpoints are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
+from strandline.snapshot.spark.options import ReadOptions, SourceError
+from strandline.snapshot.storage import ObjectMissing, Storage
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+
+LISTINGS: Final = 3
+"""Listings of a group's checkpoints before giving up, if the newest is always gone before it is read."""
+
+Loaded = TypeVar("Loaded")
+Place = tuple[Topic, int]
+
+
+def newest_document(storage: Storage, cluster: str, group: int) -> tuple[str, SnapshotDocument] | None:
+    """Name and content of a group's newest published checkpoint, from any replica whose document is whole.
+
+    Raises SourceError when none is, or all are of a newer format, and StorageError.
+    """
+    for _ in range(LISTINGS - 1):
+        try:
+            return _first_whole(storage, _newest_names(storage, cluster, group))
+        except ObjectMissing:
+            continue  # newer ones have taken its place
+    return _first_whole(storage, _newest_names(storage, cluster, group))
+
+
+def _newest_names(storage: Storage, cluster: str, group: int) -> list[str]:
+    """Names of the documents of a group's newest checkpoint, one of each replica that has published it."""
+    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
+    published = [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
+    newest = max((index for index, _ in published), default=0)
+    return [key for index, key in published if index == newest]
+
+
+def _first_whole(storage: Storage, names: list[str]) -> tuple[str, SnapshotDocument] | None:
+    problem = None
+    for key in names:
+        try:
+            return key, decode(storage.get(key))
+        except (SnapshotDamaged, SnapshotTooNew) as error:
+            problem = problem or SourceError(f"{key}: {error}")
+    if problem is not None:
+        raise problem
+    return None
+
+
+class NewestCheckpoints:
+    """The newest checkpoints of one cluster, as they are when each is asked for."""
+
+    def __init__(self, storage: Storage, cluster: str | None) -> None:
+        self._storage = storage
+        self._cluster = cluster
+        self._kept: dict[int, tuple[str, Any]] = {}
+        """Name of each group's newest document, and the value that it was loaded as."""
+
+    def controller(self) -> ControllerState:
+        """The controller's state; raises SourceError if none is published, and StorageError."""
+
+        def load(key: str, document: SnapshotDocument) -> ControllerState:
+            try:
+                return ControllerState.load(document.state)
+            except ValueError as error:
+                raise SourceError(f"{key}: {error}") from error
+
+        state = self.of_group(CONTROLLER_GROUP, load)
+        if state is None:
+            raise SourceError(
+                f"{self._storage.url}: no checkpoint of cluster {self._name()} is published: "
+                "run `strandline checkpoint`"
+            )
+        return state
+
+    def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
+        """Return what `load` makes of a group's newest document and its name, or None if there is none.
+
+        Raises SourceError if no replica's is whole, StorageError, and what `load` raises. Different groups
+        may be asked for by several threads.
+        """
+        kept = self._kept.get(group)
+        if kept is not None and kept[0] in _newest_names(self._storage, self._name(), group):
+            known: Loaded = kept[1]
+            return known
+        found = newest_document(self._storage, self._name(), group)
+        if found is None:
+            return None
+        loaded = load(*found)
+        self._kept[group] = (found[0], loaded)
+        return loaded
+
+    def _name(self) -> str:
+        if self._cluster is None:
+            self._cluster = _only_cluster(self._storage)
+        return self._cluster
+
+
+def _only_cluster(storage: Storage) -> str:
+    found = storage.folders(PREFIX)
+    if not found:
+        raise SourceError(f"{storage.url}: no checkpoint is published there: run `strandline checkpoint`")
+    if len(found) > 1:
+        names = ", ".join(found)
+        raise SourceError(
+            f"{storage.url} holds several clusters ({names}): say which by the option 'cluster'"
+        )
+    return found[0]
+
+
+def check_wanted(state: ControllerState, options: ReadOptions) -> None:
+    """Raise SourceError for a topic or partition that is wanted by name and is not there."""
+    for name, chosen in options.topics.items():
+        topic = state.by_name.get(name)
+        if name in INTERNAL_TOPICS:
+            raise SourceError(f"topic {name!r} is internal: it has no records, its state is all there is")
+        if topic is None:
+            raise SourceError(
+                f"there is no topic {name!r} in the newest checkpoint, but {_there(state)}: if it is new, "
+                "run `strandline checkpoint`"
+            )
+        if beyond := sorted(number for number in chosen or () if number >= len(topic.partitions)):
+            raise SourceError(
+                f"topic {name!r} has no partition {beyond[0]}, only 0 to {len(topic.partitions) - 1}"
+            )
+
+
+def check_pattern(state: ControllerState, options: ReadOptions) -> None:
+    """Raise SourceError if topics are wanted by a pattern and none matches."""
+    if options.pattern is not None and not any(wanted_places(state, options)):
+        raise SourceError(
+            f"option 'subscribePattern' is {options.pattern.pattern!r}, and matches no whole name of a topic "
+            f"in the newest checkpoint, but there is {_there(state)}"
+        )
+
+
+def wanted_places(state: ControllerState, options: ReadOptions) -> Iterator[Place]:
+    """The wanted partitions that there are; topics that match a pattern come in the order of names."""
+    topics = dict(options.topics)
+    if options.pattern is not None:
+        matching = sorted(filter(options.pattern.fullmatch, state.by_name.keys() - INTERNAL_TOPICS))
+        topics = dict.fromkeys(matching, options.pattern_partitions)
+    for name, chosen in topics.items():
+        topic = state.by_name.get(name)
+        if topic is None or name in INTERNAL_TOPICS:
+            continue
+        for number in range(len(topic.partitions)):
+            if chosen is None or number in chosen:
+                yield topic, number
+
+
+def _there(state: ControllerState) -> str:
+    return ", ".join(sorted(state.by_name.keys() - INTERNAL_TOPICS)) or "none"

@@ -1,0 +1,192 @@
+"""`spark.readStream.format("strandline")`: topics as streams, from published checkpoints alone.
+
+Spark starts one process beside the driver, in which one reader says how far the next micro-batch goes and
+cuts it into tasks. `commit` is not called for the last batch and `stop` may never be, so nothing depends on
+them. See docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.spark.fetch import PARALLEL_GETS, read_windows
+from strandline.snapshot.spark.newest import LISTINGS, NewestCheckpoints, check_wanted, wanted_places
+from strandline.snapshot.spark.options import ReadOptions, SourceError
+from strandline.snapshot.spark.plan import Window, pack
+from strandline.snapshot.spark.stream_limits import ends
+from strandline.snapshot.spark.stream_offsets import (
+    Offsets,
+    Views,
+    from_json,
+    known,
+    put,
+    ranges,
+    report_loss,
+    still_there,
+    to_json,
+)
+from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
+from strandline.snapshot.storage import Storage, StorageError
+from strandline.statemachine.controller.controller_state import ControllerState
+
+LOOK_SECONDS: Final = 1.0
+"""Least time between two looks at storage. Spark asks every 10 ms while nothing is new, and each look costs a
+listing of each partition; checkpoints are further apart than this."""
+NO_LIMIT: Final = 2**63 - 1
+"""Most offsets of a batch if no option says so: the largest number that Spark can be told."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StreamSplit(InputPartition):
+    """Input of one task."""
+
+    windows: Sequence[Window]
+
+
+class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro-batches in a process beside the driver; tasks, which have copies of it, read them."""
+
+    def __init__(self, storage: Storage, options: ReadOptions, schema: Any, parallelism: int) -> None:
+        self._storage = storage
+        self._options = options
+        self._schema = schema
+        self._parallelism = parallelism
+        self._checkpoints = NewestCheckpoints(storage, options.cluster)
+        self._looked: float | None = None
+        self._views: Views = {}
+        self._state: ControllerState | None = None
+        self._target: Offsets | None = None
+        """The offsets at which Trigger.AvailableNow ends."""
+        self._planned: tuple[Mapping[str, Any], Mapping[str, Any], list[InputPartition]] | None = None
+        """The last batch, since Spark may ask for its tasks again: equal ends have equal tasks."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_offsets or NO_LIMIT)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises SourceError."""
+        self._looked = None
+        self._look()
+        self._target = self._ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises SourceError, also for records that are gone unless those are only to be warned of."""
+        if isinstance(limit, ReadAllAvailable):
+            # The first batch of a query reads nothing, and this trigger has only one.
+            raise SourceError("Trigger.Once is not supported: use trigger(availableNow=True)")
+        assert isinstance(limit, ReadMaxRows), "Spark hands back the kind of limit that it was given"
+        self._look()
+        try:
+            return to_json(self._first() if not start else self._next(from_json(start), limit.max_rows))
+        except (StorageError, BadObject) as error:
+            raise SourceError(str(error)) from error
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        told = self._ends()
+        return to_json(told) if told else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises SourceError."""
+        if self._planned is not None and self._planned[:2] == (start, end):
+            return self._planned[2]
+        for attempt in range(LISTINGS):
+            self._look()
+            wanted, lost = ranges(from_json(start), from_json(end), self._views)
+            try:
+                views = with_blocks(self._storage, wanted)
+                break
+            except (StorageError, BadObject) as error:
+                if attempt == LISTINGS - 1 or isinstance(error, BadObject):
+                    raise SourceError(str(error)) from error
+                self._looked = None  # the checkpoint may have ended; a newer one names other objects
+        report_loss(lost, self._options.fail_on_data_loss, _log.warning)
+        tasks = pack(views, self._parallelism, self._options.min_partitions)
+        splits: list[InputPartition] = [StreamSplit(windows) for windows in tasks if windows]
+        self._planned = start, end, splits
+        return splits
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raises StorageError, BadObject."""
+        assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
+        return read_windows(self._storage, partition.windows, self._schema)
+
+    def _look(self) -> None:
+        """See the newest checkpoints, unless that was done just now; raises SourceError."""
+        if self._looked is not None and time.monotonic() < self._looked + LOOK_SECONDS:
+            return
+        try:
+            self._state = self._checkpoints.controller()
+            places = wanted_places(self._state, self._options)
+            self._views = newest_views(self._checkpoints, places, self._options.committed)
+        except (StorageError, BadObject) as error:
+            raise SourceError(str(error)) from error
+        self._looked = time.monotonic()
+
+    def _seen(self) -> list[PartitionView]:
+        """The wanted partitions that have a checkpoint; with a target, those that the target has."""
+        views = [view for view in self._views.values() if view is not None]
+        if self._target is None:
+            return views
+        return [view for view in views if known(self._target, view) is not None]
+
+    def _ends(self) -> Offsets:
+        offsets: Offsets = {}
+        for view in self._seen():
+            put(offsets, view, view.end)
+        return offsets
+
+    def _first(self) -> Offsets:
+        """Return the offsets at which the query begins; raises SourceError, StorageError, BadObject."""
+        assert self._state is not None, "set by the first look"
+        check_wanted(self._state, self._options)
+        views = self._seen()
+        with ThreadPoolExecutor(PARALLEL_GETS) as pool:
+            bounded = list(pool.map(lambda view: bounded_view(self._storage, self._options, view), views))
+        offsets: Offsets = {}
+        for view, wanted in zip(views, bounded, strict=True):
+            put(offsets, view, min(wanted.first, self._end(view)))
+        return offsets
+
+    def _next(self, start: Offsets, max_offsets: int) -> Offsets:
+        """Return the end of the batch that begins at `start`; raises SourceError, StorageError, BadObject."""
+        assert self._state is not None, "set by the first look"
+        offsets, lost = still_there(start, self._state.by_name)
+        behind = []
+        for view in self._seen():
+            begin = known(offsets, view)
+            if begin is None:
+                put(offsets, view, min(view.first, self._end(view)))
+            elif view.end < begin:
+                lost.append(f"{view.topic}-{view.number} ends at offset {view.end}, {begin} was next")
+                put(offsets, view, view.end)
+            elif begin < self._end(view):
+                behind.append(view.within(begin, self._end(view)))
+        report_loss(lost, self._options.fail_on_data_loss, _log.warning)
+        until = ends(self._storage, behind, max_offsets, self._options.max_bytes)
+        for view, end in zip(behind, until, strict=True):
+            put(offsets, view, end)
+        return offsets
+
+    def _end(self, view: PartitionView) -> int:
+        """The last offset to read of a partition that is seen, not included."""
+        target = None if self._target is None else known(self._target, view)
+        return view.end if target is None else min(target, view.end)

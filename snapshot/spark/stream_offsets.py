@@ -1,0 +1,126 @@
+"""A stream's offsets: what Spark keeps of them, how far the next micro-batch goes, and what it then reads.
+
+Spark writes a batch's end to the query's checkpoint before the batch is read, and repeats the batch from
+there if the driver dies. So a batch must follow from its two ends alone. Two rules see to that:
+
+- What a new query has at its beginning is `{}`, whatever the options say. Spark does not keep a first offset;
+  it asks for it again after a restart, and "latest" would then be another one.
+- A partition enters at its first offset, in a batch that reads nothing of it. Every offset that a batch reads
+  from is thus the end of an earlier batch, which Spark has kept.
+
+A topic's id stands beside its offsets, so that one that was deleted and created again is known as another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from strandline.snapshot.spark.options import TOPIC_ID, SourceError
+from strandline.snapshot.spark.views import PartitionView
+from strandline.statemachine.controller.controller_state import Topic
+
+BEGUN: Final = "."
+"""Key of an empty entry that says that a query has begun, with no partition yet; no topic has this name."""
+
+Views = Mapping[tuple[str, int], PartitionView | None]
+
+
+@dataclass
+class TopicOffsets:
+    """The next offset to read of each partition of a topic."""
+
+    topic_id: bytes
+    offsets: dict[int, int] = field(default_factory=dict)
+
+
+Offsets = dict[str, TopicOffsets]
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """As Spark keeps them. Spark compares texts, so equal offsets give equal ones."""
+    if not offsets:
+        return {BEGUN: {}}
+    return {
+        topic: {TOPIC_ID: one.topic_id.hex(), **{str(n): one.offsets[n] for n in sorted(one.offsets)}}
+        for topic, one in sorted(offsets.items())
+    }
+
+
+def from_json(kept: Mapping[str, Any]) -> Offsets:
+    """The offsets that `to_json` gave; raises SourceError for anything else, as another source's."""
+    offsets: Offsets = {}
+    try:
+        for topic, entry in kept.items():
+            if topic == BEGUN:
+                continue
+            numbers = {int(number): int(entry[number]) for number in entry if number != TOPIC_ID}
+            offsets[topic] = TopicOffsets(bytes.fromhex(entry[TOPIC_ID]), numbers)
+    except (TypeError, ValueError, KeyError) as error:
+        raise SourceError(
+            f"the query's checkpoint has offsets {dict(kept)!r}, which this source did not write: "
+            "start the query with another checkpointLocation"
+        ) from error
+    return offsets
+
+
+def known(offsets: Offsets, view: PartitionView) -> int | None:
+    """The next offset to read of a view's partition; None if the stream does not have the partition."""
+    topic = offsets.get(view.topic)
+    return topic.offsets.get(view.number) if topic and topic.topic_id == view.topic_id else None
+
+
+def put(offsets: Offsets, view: PartitionView, offset: int) -> None:
+    """Set the next offset of a view's partition, whose topic has no other id in `offsets`."""
+    offsets.setdefault(view.topic, TopicOffsets(view.topic_id)).offsets[view.number] = offset
+
+
+def still_there(start: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, list[str]]:
+    """A copy without the topics that are gone, and what is lost by that; `topics` are those there are."""
+    kept: Offsets = {}
+    lost = []
+    for name, topic in start.items():
+        now = topics.get(name)
+        if now is not None and now.topic_id == topic.topic_id:
+            kept[name] = TopicOffsets(topic.topic_id, dict(topic.offsets))
+        else:
+            again = " and created again" if now is not None else ""
+            lost.append(f"topic {name!r} was deleted{again}, so what the stream had not read of it is gone")
+    return kept, lost
+
+
+def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionView], list[str]]:
+    """The part of each partition that a batch reads, and what of it is lost."""
+    wanted, lost = [], []
+    for name, topic in end.items():
+        before = start.get(name)
+        for number, last in topic.offsets.items():
+            begin = before.offsets.get(number) if before and before.topic_id == topic.topic_id else None
+            if begin is None or begin >= last:
+                continue
+            view = views.get((name, number))
+            if view is None or view.topic_id != topic.topic_id:
+                gone = "the partition is gone, or not asked for any more"
+                lost.append(f"{name}-{number}, offsets {begin} to {last}: {gone}")
+                continue
+            if view.first > begin:
+                lost.append(
+                    f"{name}-{number}: records below offset {view.first} were deleted, {begin} was next"
+                )
+            if view.end < last:
+                lost.append(f"{name}-{number}: it ends at offset {view.end} now, and was read up to {last}")
+            wanted.append(view.within(begin, last))
+    return [view for view in wanted if view.first < view.end], lost
+
+
+def report_loss(lost: list[str], fail: bool, warn: Callable[[str], object]) -> None:
+    """Raise SourceError for records that are gone before they were read, or warn of each if so asked."""
+    if lost and fail:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise SourceError(
+            f"{lost[0]}{more}: option failOnDataLoss=false goes on without them, with a warning; a new "
+            "checkpointLocation starts from the beginning"
+        )
+    for message in lost:
+        warn(message)
