@@ -165,16 +165,14 @@ class WorkerLink:
     async def _exchange(
         self, process: asyncio.subprocess.Process, messages: Iterable[Sequence[Any]]
     ) -> list[Any]:
-        assert process.stdin is not None
         assert process.stdout is not None
-        for message in messages:
-            if process.stdin.is_closing():  # a loop may raise what it likes for a write to a closed pipe
-                raise ConnectionResetError("its standard input is closed")
-            process.stdin.write(framed(message))
-            await process.stdin.drain()
-            await asyncio.sleep(0)  # a full pipe is not the only reason to let others go first
-        length = length_of(await process.stdout.readexactly(LENGTH.size))
-        return message_of(await process.stdout.readexactly(length))
+        try:
+            await _send(process, messages)
+        except OSError:
+            # It has ended, or reads no more. What it said before that tells more than the end does.
+            async with asyncio.timeout(END_SECONDS):
+                return await _answer(process.stdout)
+        return await _answer(process.stdout)
 
     def _rest(self) -> None:
         if self._idle is not None:
@@ -218,6 +216,21 @@ class WorkerLink:
         # asyncio closes a pipe only after it was read to its end, and these pipes have no reader any more.
         cast(Any, process)._transport.close()
         return code
+
+
+async def _send(process: asyncio.subprocess.Process, messages: Iterable[Sequence[Any]]) -> None:
+    assert process.stdin is not None
+    for message in messages:
+        if process.stdin.is_closing():  # a loop may raise what it likes for a write to a closed pipe
+            raise ConnectionResetError("its standard input is closed")
+        process.stdin.write(framed(message))
+        await process.stdin.drain()
+        await asyncio.sleep(0)  # a full pipe is not the only reason to let others go first
+
+
+async def _answer(said: asyncio.StreamReader) -> list[Any]:
+    length = length_of(await said.readexactly(LENGTH.size))
+    return message_of(await said.readexactly(length))
 
 
 def _how(code: int | None) -> str:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -36,6 +38,7 @@ IDENTITY = object_id(1, 2, bytes(range(16)))
 CONFIG = BuilderConfig(block_bytes=1000)
 SENT = [sent(b"%d " % n * 20, 1 + n % 3) for n in range(2500)]
 SECRET = "not-for-everybody-to-see"
+NO_MESSAGE = "import sys; sys.stdout.buffer.write(b'\\x03\\0\\0\\0abc')"
 
 
 def unique(number: int) -> bytes:
@@ -324,10 +327,7 @@ def test_a_store_that_cannot_be_opened_is_a_reason(tmp_path: Path) -> None:
     ("code", "reason"),
     [
         ("print('what is this?')", "is above"),
-        (
-            "import sys; sys.stdout.buffer.write(b'\\x03\\0\\0\\0abc')",
-            "is no message|are no message|its kind",
-        ),
+        (NO_MESSAGE, "is no message|are no message|its kind"),
         ("import sys; sys.stdout.buffer.write(b'\\x02\\0\\0\\0\\x91\\xa0')", "an answer of kind ''"),
         ("raise SystemExit(7)", "it ended with code 7"),
         ("import time; time.sleep(100)", "it took too long"),
@@ -342,6 +342,29 @@ def test_a_program_that_is_no_worker_does_no_harm(tmp_path: Path, code: str, rea
         assert any(part in failed.reason for part in reason.split("|")), failed.reason
         assert worker.process_id is None
         await worker.close()
+
+    run(scenario())
+
+
+def test_what_a_program_said_is_read_though_it_ended_before_it_was_written_to(tmp_path: Path) -> None:
+    start = asyncio.create_subprocess_exec
+
+    async def ended(*command: str, **pipes: Any) -> asyncio.subprocess.Process:
+        process = await start(*command, **pipes)
+        await process.wait()
+        return process
+
+    async def scenario() -> None:
+        for code, reason in (
+            (NO_MESSAGE, "is no message|are no message|its kind"),
+            ("", "it ended with code 0"),
+        ):
+            worker = builder(tmp_path, sys.executable, "-S", "-c", code)
+            with patch.object(asyncio, "create_subprocess_exec", ended):
+                [failed] = await worker.build([Output(TOPIC, 0, 3, unique(1), extents(tmp_path))])
+            assert isinstance(failed, BuildFailed)
+            assert any(part in failed.reason for part in reason.split("|")), failed.reason
+            await worker.close()
 
     run(scenario())
 
