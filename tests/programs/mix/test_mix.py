@@ -8,6 +8,7 @@ import pytest
 
 from strandline.cluster.admin_client import AdminClient, Answer
 from tests.programs.mix.memory import MemoryGroup, NoGroup, Use
+from tests.programs.mix.run import main
 from tests.programs.mix.watch import Told, told
 
 V1_STAT = "cache 1\ntotal_cache 600\ntotal_workingset_refault_file 7\ntotal_pgmajfault 8\n"
@@ -57,6 +58,12 @@ def test_without_a_memory_controller_the_reason_is_said(tmp_path: Path) -> None:
     own.write_text("0::/\n")
     with pytest.raises(NoGroup, match="no memory controller"):
         MemoryGroup.make(tmp_path, own)
+
+
+def test_a_limit_that_would_meet_nodes_at_their_start_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--before", "0.24"])
+    assert "--before 0.24: give 0.25 or more; nodes that have just started" in capsys.readouterr().err
 
 
 def test_a_page_of_metrics_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
