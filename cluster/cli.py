@@ -25,7 +25,13 @@ def main() -> NoReturn:
             print("strandline", metadata.version("strandline"))
             status = 0
         else:
-            from strandline.cluster.command_line import run
+            try:
+                from strandline.cluster.command_line import run
+            except ModuleNotFoundError:
+                from strandline.snapshot.extras import end_without
+
+                end_without("node")
+                raise
 
             status = run()
     except KeyboardInterrupt:

@@ -22,6 +22,7 @@ from strandline.cluster.local import NODE_PROGRAM, LocalCluster
 from strandline.cluster.local_files import Description
 from strandline.cluster.node_file import toml
 from strandline.cluster.ports import Ports, free_ports, is_free
+from strandline.snapshot.extras import require
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -121,8 +122,10 @@ def local_cluster(nodes: int = 1, *, config: Mapping[str, Value] | None = None) 
     """Run a cluster while the block lasts: `nodes` of it on the loopback and on free ports, all healthy.
 
     `config` are settings of all nodes by the names of docs/operating.md: `{"topics.partitions": 6}`. Raises
-    ClusterError when they do not start, or are not healthy within START_SECONDS.
+    ClusterError when they do not start, or are not healthy within START_SECONDS, and ExtraMissing without the
+    extra `node`.
     """
+    require("node")
     settings = [f"{name}={toml(value)}" for name, value in (config or {}).items()]
     _sweep()
     for attempt in range(1, _ATTEMPTS + 1):

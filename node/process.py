@@ -18,13 +18,15 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
 if __name__ == "__main__":
+    from strandline.snapshot.extras import end_without
+
+    end_without("node")
     # kio imports the first and PySyncObj the second where they are installed, and do without where not. A
     # node uses neither (one is for tests, the other for sockets it never opens), and they are half of what
     # its start costs and 15 MB. A program that imports this module may need them.
@@ -56,7 +58,7 @@ from strandline.node.runtime.allocator import keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.runtime.garbage import Garbage
 from strandline.node.runtime.open_files import allow_open_files
-from strandline.node.runtime.parent import end_with
+from strandline.node.runtime.process_end import end_with, end_within
 
 log = logging.getLogger(__name__)
 
@@ -331,13 +333,6 @@ def _remove_node_file(config: NodeConfig) -> None:
     """Remove the file at every end of the process, also after a disk failure."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(config.node.data, NODE_FILE))
-
-
-def end_within(seconds: float, code: int) -> None:
-    """End the process by then, whatever it still waits for: a thread may hang in a disk for ever."""
-    last = threading.Timer(seconds, os._exit, (code,))
-    last.daemon = True
-    last.start()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,17 @@
-"""The extras of an installation: libraries that a node does without, and what is said without them."""
+"""The extras of an installation: libraries that only some uses need, and what is said without them."""
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Final
 
+_NODE: Final = (
+    "pysyncobj", "uvloop", "kio", "typer", "rich", "confluent_kafka", "starlette", "uvicorn", "h11",
+    "numpy", "pyarrow",
+)  # fmt: skip
 _EXTRAS: Final = {
+    "node": ("a node and the command need", _NODE),
     "spark": ("reading with Spark needs", ("pyspark", "pyarrow", "numpy", "pandas")),
     "views": ("views need", ("polars", "sqlglot", "xxhash", "pyarrow", "numpy")),
     "report": ("a report with plots needs", ("matplotlib",)),
@@ -28,3 +34,12 @@ def require(extra: str) -> None:
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise ExtraMissing(f"{purpose} {', '.join(missing)}", f"pip install 'strandline[{extra}]'")
+
+
+def end_without(extra: str) -> None:
+    """End the program with one line and status 2 when an extra's libraries cannot be imported."""
+    try:
+        require(extra)
+    except ExtraMissing as missing:
+        print(f"strandline: {missing.cause}; {missing.cure}", file=sys.stderr)
+        sys.exit(2)

@@ -7,6 +7,11 @@ does both in one command. See docs/audits.md.
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    from strandline.snapshot.extras import end_without
+
+    end_without("spark")
+
 from strandline.snapshot.spark.audits import (
     AuditResult,
     AuditRun,

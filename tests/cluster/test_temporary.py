@@ -20,7 +20,7 @@ import strandline
 from strandline.cluster import temporary
 from strandline.cluster.local_files import Description
 from strandline.cluster.ports import Ports, free_ports
-from strandline.node.runtime.parent import PARENT_GONE
+from strandline.node.runtime.process_end import PARENT_GONE
 
 ENDED_SECONDS = 20.0
 

@@ -274,7 +274,7 @@ def test_files_of_a_listener_that_cannot_be_used_are_one_line(tmp_path: Path) ->
 
 def test_a_thread_that_hangs_does_not_keep_a_process_that_has_to_end() -> None:
     hangs = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
-    ends = "from strandline.node.process import end_within; end_within(0.2, 1)"
+    ends = "from strandline.node.runtime.process_end import end_within; end_within(0.2, 1)"
     began = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", f"{hangs}; {ends}"], timeout=SECONDS, check=False)
     assert ended.returncode == 1

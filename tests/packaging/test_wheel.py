@@ -21,8 +21,13 @@ TOP = ("pyspark_strandline", "strandline")
 FOLDERS = ("cluster", "node", "snapshot", "statemachine")
 OTHER_FILES = {"strandline/py.typed", "strandline/snapshot/spark/log4j2.properties"}
 """All there is but Python and the wheel's own description."""
-MISSING = "reading with Spark needs pyspark, pyarrow, numpy, pandas"
-CURE = "pip install 'strandline[spark]'"
+READER = ("pyspark", "pandas", "matplotlib")
+"""The distributions that no node has."""
+NO_READER = "reading with Spark needs pyspark, pandas"
+NO_NODE = (
+    "a node and the command need pysyncobj, uvloop, kio, typer, rich, confluent_kafka, starlette, uvicorn, "
+    "h11, numpy, pyarrow"
+)
 
 CLUSTER = """
 import confluent_kafka
@@ -41,6 +46,10 @@ with strandline.local_cluster() as cluster:
 
 BROKER = ("pysyncobj", "kio", "uvloop", "starlette", "uvicorn", "h11", "typer", "rich", "confluent-kafka")
 """The distributions that only a node and the command import."""
+PRESENT = """
+import importlib.metadata, sys
+print(*sorted(each.name.lower() for each in importlib.metadata.distributions() if each.name in sys.argv[1:]))
+"""
 READS = """
 import sys
 import pyspark.sql
@@ -92,8 +101,15 @@ def built(uv: Uv, tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def python(uv: Uv, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of an environment with the wheel and the extra of a node."""
+    folder = tmp_path_factory.mktemp("node")
+    return uv.install(Path(sys.executable), folder / "venv", built.wheel, "[node]")
+
+
+@pytest.fixture(scope="module")
+def bare(uv: Uv, built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """That of an environment with the wheel and no extra."""
-    return uv.install(Path(sys.executable), tmp_path_factory.mktemp("installed") / "venv", built.wheel)
+    return uv.install(Path(sys.executable), tmp_path_factory.mktemp("bare") / "venv", built.wheel)
 
 
 def contents(wheel: Path) -> dict[str, int]:
@@ -149,14 +165,29 @@ def test_a_users_own_modules_of_the_same_names_break_nothing(python: Path, tmp_p
     assert run(python, "-m", "strandline", "--version", folder=tmp_path).stdout.startswith("strandline ")
 
 
-def test_what_an_extra_brings_is_named_where_it_is_missing(python: Path, tmp_path: Path) -> None:
-    audit = run(python, "-m", "strandline", "audit", folder=tmp_path)
-    assert (audit.returncode, audit.stdout, audit.stderr) == (2, "", f"strandline: {MISSING}; {CURE}\n")
+def test_a_node_has_nothing_of_spark_and_says_so(python: Path, tmp_path: Path) -> None:
+    assert run(python, "-c", PRESENT, *READER, folder=tmp_path).stdout == "\n"
+    cure = "pip install 'strandline[spark]'"
+    for module in (("strandline", "audit"), ("strandline.audit",)):
+        audit = run(python, "-m", *module, folder=tmp_path)
+        assert (audit.returncode, audit.stdout, audit.stderr) == (2, "", f"strandline: {NO_READER}; {cure}\n")
     for name in ("strandline.spark", "strandline.audit", "pyspark_strandline"):
         done = run(python, "-c", f"import {name}", folder=tmp_path)
-        assert done.stderr.endswith(
-            "needs pyspark, pyarrow, numpy, pandas: pip install 'strandline[spark]'\n"
-        )
+        assert done.stderr.endswith(f"ExtraMissing: {NO_READER}: {cure}\n")
+    cleans = "import strandline.node.compaction.rewriting, strandline.node.compaction.segment_cleaning"
+    assert run(python, "-c", cleans, folder=tmp_path).stderr == ""
+
+
+def test_without_any_extra_one_line_names_the_one_of_a_node(bare: Path, tmp_path: Path) -> None:
+    cure = "pip install 'strandline[node]'"
+    for program in (("strandline", "topic", "list"), ("strandline.node.process", "--config", "x")):
+        done = run(bare, "-m", *program, folder=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"strandline: {NO_NODE}; {cure}\n")
+    assert run(bare, "-m", "strandline", "--version", folder=tmp_path).stdout.startswith("strandline ")
+    (tmp_path / "program.py").write_text("import strandline\nwith strandline.local_cluster(): pass\n")
+    done = run(bare, "program.py", folder=tmp_path)
+    assert done.stderr.endswith(f"ExtraMissing: {NO_NODE}: {cure}\n")
+    assert run(bare, "-c", "import strandline.snapshot.storage", folder=tmp_path).stderr == ""
 
 
 def test_a_type_checker_sees_the_types(python: Path, tmp_path: Path) -> None:
@@ -170,17 +201,17 @@ def test_a_type_checker_sees_the_types(python: Path, tmp_path: Path) -> None:
     ], checked.stdout  # fmt: skip
 
 
-def test_a_cluster_runs_without_any_extra(python: Path, tmp_path: Path) -> None:
+def test_a_cluster_runs_with_the_extra_of_a_node_alone(python: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(CLUSTER)
     done = run(python, "program.py", folder=tmp_path)
     assert (done.returncode, done.stdout) == (0, "[b'hello']\n"), done.stderr
 
 
-def test_spark_finds_the_source_in_an_environment_with_nothing_of_a_nodes(
+def test_spark_finds_the_source_where_nothing_of_a_nodes_is_installed(
     uv: Uv, built: Built, tmp_path: Path
 ) -> None:
     python = uv.install(Path(sys.executable), tmp_path / "venv", built.wheel, "[spark]")
-    uv.run("pip", "uninstall", "--python", python, *BROKER)
+    assert run(python, "-c", PRESENT, *BROKER, "pyspark", folder=tmp_path).stdout == "pyspark\n"
     cluster = build_cluster(tmp_path / "objects")
     readable = sum(len(p.readable) for (topic, _), p in cluster.partitions.items() if topic == "orders")
     (tmp_path / "program.py").write_text(READS)

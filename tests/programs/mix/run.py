@@ -52,7 +52,7 @@ _SETTINGS: Final = (
     "cache.level_one_bytes=8MiB",
 )
 LEAST_BEFORE_MINUTES: Final = 0.25
-"""With 60 partitions, 0.1 had the nodes read their own programs again and again (3,469,376 pages in 12 s), and
+"""With 60 partitions, 0.1 had the nodes read their own programs again and again (3,469,376 pages in 12 s);
 0.25 had not."""
 _WELL_SECONDS: Final = 60.0
 _READ_SECONDS: Final = 300.0
