@@ -2,7 +2,7 @@
 
 A module is also touched by a program it runs, one that it names in a string. The conftest.py of its folders
 touches a test, and so does a page or another file that it names; every source file touches a test that looks
-for them by a pattern. What decides how tests are run touches all of them.
+for them by a pattern, and so does every page. What decides how tests are run touches all of them.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _UNKNOWN_SECONDS: Final = 0.5
 _IS_TEST: Final = re.compile(r"(^|/)test_\w+\.py$")
 _PROGRAM: Final = re.compile(r'"((?:strandline|tests)(?:\.\w+)+)"')
 _LOOKS_AT_SOURCES: Final = re.compile(r'glob\("[^"]*\.py"\)')
+_LOOKS_AT_PAGES: Final = re.compile(r'"docs"\)\.r?glob\(')
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,17 @@ class _Graph:
         )
 
     def _readers(self, path: str) -> set[str]:
-        """Modules of tests that name a file, or its folder, in a string."""
+        """Modules of tests that name a file, or its folder, in a string, or look at all pages."""
         names = {Path(path).name, Path(path).parent.name} - {"", "docs", "tests"}
         patterns = [re.compile(rf'["/]{re.escape(name)}"') for name in names]
         return {
             module
             for module, text in self._texts.items()
-            if module.startswith("tests.") and any(pattern.search(text) for pattern in patterns)
+            if module.startswith("tests.")
+            and (
+                any(pattern.search(text) for pattern in patterns)
+                or (path.startswith("docs/") and _LOOKS_AT_PAGES.search(text))
+            )
         }
 
 
