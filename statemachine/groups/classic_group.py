@@ -15,15 +15,9 @@ from strandline.statemachine.groups.consumer_protocol import CONSUMERS, subscrib
 from strandline.statemachine.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
-    GenerationAssigned,
-    GenerationStarted,
-    GroupOpcode,
     Member,
-    MemberReplaced,
 )
-from strandline.statemachine.groups.group_state import GroupsState
-from strandline.statemachine.kafka_errors import KafkaError, Refused
-from strandline.statemachine.machine import Corruption
+from strandline.statemachine.kafka_errors import KafkaError
 
 
 class ClassicGroup:
@@ -70,7 +64,7 @@ class ClassicGroup:
     ) -> ClassicGroup:
         """A generation (the constructor's arguments) with members and what each of them is assigned."""
         made = cls(*what)
-        made._take_members([*members])
+        made.take_members([*members])
         made.assignments = dict(assignments)
         return made
 
@@ -178,17 +172,18 @@ class ClassicGroup:
         """The object that `fields` was taken from; raises ValueError if the fields contradict each other."""
         generation, protocol_type, protocol_name, leader, since, members, assignments = fields
         loaded = cls(generation, protocol_type, protocol_name, leader, since)
-        loaded._take_members(members)
+        loaded.take_members(members)
         if assignments is not None:
             loaded.assignments = dict(assignments)
             if list(loaded.assignments) != list(loaded.members):
                 raise ValueError("assignments of others than the members")
         return loaded
 
-    def _take_members(self, rows: Sequence[Sequence[Any]]) -> None:
+    def take_members(self, rows: Sequence[Sequence[Any]]) -> None:
+        """Add members in the order in which they joined; raises ValueError when two have one id."""
         static = 0
         for row in rows:
-            member = _member(row)
+            member = member_of_row(row)
             self.members[member.member_id] = member
             if member.instance_id is not None:
                 static += 1
@@ -199,77 +194,7 @@ class ClassicGroup:
             raise ValueError(f"the leader {self.leader!r} is no member")
 
 
-def _member(row: Sequence[Any]) -> Member:
+def member_of_row(row: Sequence[Any]) -> Member:
+    """A member as a command or a snapshot has it."""
     member = Member(*row)
     return member._replace(protocols=[(name, metadata) for name, metadata in member.protocols])
-
-
-def _start_generation(
-    state: GroupsState,
-    index: int,
-    group_id: str,
-    generation: int,
-    protocol_type: str,
-    protocol_name: str,
-    leader: str,
-    members: Sequence[Sequence[Any]],
-) -> GenerationStarted | Refused:
-    group = state.groups.get(group_id)
-    present = None if group is None else group.membership
-    if present is not None and not isinstance(present, ClassicGroup) and not present.is_empty:
-        return Refused(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
-    if isinstance(present, ClassicGroup) and generation != present.generation + 1:
-        return Refused(KafkaError.ILLEGAL_GENERATION)
-    started = ClassicGroup(generation, protocol_type, protocol_name, leader, state.time)
-    if generation < 1:
-        raise Corruption(f"generation {generation} of group {group_id!r}")
-    started._take_members(members)
-    state.put_membership(group_id, started)
-    return GenerationStarted(generation)
-
-
-def _classic(state: GroupsState, group_id: str) -> ClassicGroup | None:
-    """A group's members, to be changed."""
-    membership = state.membership_of(group_id) if group_id in state.groups else None
-    return membership if isinstance(membership, ClassicGroup) else None
-
-
-def _assign_generation(
-    state: GroupsState, index: int, group_id: str, generation: int, assignments: Sequence[tuple[str, bytes]]
-) -> GenerationAssigned | Refused:
-    classic = _classic(state, group_id)
-    if classic is None:
-        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
-    if classic.generation != generation:
-        return Refused(KafkaError.ILLEGAL_GENERATION)
-    if not classic.awaits_assignment:
-        return Refused(KafkaError.REBALANCE_IN_PROGRESS)
-    assigned = dict(assignments)
-    # An assignment may name a former member, if a static member came back after the command was made.
-    classic.assignments = {member_id: assigned.get(member_id, b"") for member_id in classic.members}
-    return GenerationAssigned(generation)
-
-
-def _replace_static_member(
-    state: GroupsState, index: int, group_id: str, generation: int, old: str, row: Sequence[Any]
-) -> MemberReplaced | Refused:
-    classic = _classic(state, group_id)
-    member = _member(row)
-    if classic is None or member.instance_id is None:
-        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
-    if classic.generation != generation:
-        return Refused(KafkaError.ILLEGAL_GENERATION)
-    present = classic.member_of_instance(member.instance_id)
-    if present is None or present.member_id != old:
-        return Refused(KafkaError.UNKNOWN_MEMBER_ID)
-    if member.member_id != old and member.member_id in classic.members:
-        raise Corruption(f"member id {member.member_id!r} of group {group_id!r} is another's")
-    classic.replace(old, member)
-    return MemberReplaced(member.member_id)
-
-
-HANDLERS: Mapping[int, Callable[..., Any]] = {
-    GroupOpcode.START_GENERATION: _start_generation,
-    GroupOpcode.ASSIGN_GENERATION: _assign_generation,
-    GroupOpcode.REPLACE_STATIC_MEMBER: _replace_static_member,
-}

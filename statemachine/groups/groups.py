@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 import msgpack
 
-from strandline.statemachine.groups import classic_group, conversions, group_offsets
+from strandline.statemachine.groups import conversions, generation, group_offsets
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_state import Group, GroupsState, Membership
@@ -47,7 +47,7 @@ class GroupsMachine(GroupsState):
     formats = (1, 2)
     """2: consumer groups may have classic members. Whatever format 1 has means the same in format 2."""
     HANDLERS: ClassVar[Mapping[int, Callable[..., Any]]] = {
-        **classic_group.HANDLERS,
+        **generation.HANDLERS,
         **group_offsets.HANDLERS,
         **conversions.HANDLERS,
     }
