@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from contextlib import ExitStack
 from dataclasses import replace
@@ -352,6 +353,64 @@ def test_many_batches_are_stored_in_loads_of_bounded_size(monkeypatch: pytest.Mo
             lone.group.commit()
         assert task.result() is True
         assert None not in places(lone)
+
+
+def test_a_load_is_staged_and_named_a_few_batches_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the loop stands still for milliseconds, the followers' too."""
+    monkeypatch.setattr(inline_storing, "TURN_BATCHES", 2)
+    with Lone(inline=INLINE) as lone:
+        written(lone, *[SMALL] * 5)
+        staged: list[int] = []
+        sleep = asyncio.sleep
+
+        async def noted(seconds: float) -> None:
+            staged.append(len(lone.batcher.staged))
+            await sleep(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        task = lone.run(storing(lone).step(True))
+        assert staged == [2, 4]
+        assert len(lone.batcher.staged) == 5
+        for number in range(5):
+            lone.batcher.stored(number)
+        lone.loop.run()
+        before = len(lone.group.proposed)
+        while not task.done():
+            lone.group.commit()
+        entries = lone.group.entries()[before - 1 :]
+        assert [(entry[0][0], [row[0] for row in entry[0][3]]) for entry in entries] == [
+            (PartitionOpcode.STORE_INLINE, [0, 1]),
+            (PartitionOpcode.STORE_INLINE, [2, 3]),
+            (PartitionOpcode.STORE_INLINE, [4]),
+        ]
+        assert task.result() is True
+        assert None not in places(lone)
+
+
+def test_what_is_staged_is_given_up_with_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Lone(inline=INLINE) as lone:
+        written(lone, SMALL, SMALL)
+        task = lone.run(storing(lone).step(True))
+        task.cancel()
+        lone.loop.run()
+        assert [future.cancelled() for _, future in lone.batcher.staged] == [True, True]
+
+
+def test_a_failure_of_some_batches_does_not_make_the_next_attempt_wait_longer() -> None:
+    with Lone(inline=INLINE) as lone:
+        part = storing(lone)
+        written(lone, SMALL)
+        for _ in range(4):
+            written(lone, SMALL)
+            attempts = len(lone.batcher.staged)
+            lone.run(part.step(True))
+            assert len(lone.batcher.staged) == attempts + 2, "it waited"
+            lone.batcher.failed(attempts)
+            lone.batcher.stored(attempts + 1)
+            lone.loop.run()
+            lone.group.commit()
+            assert places(lone)[0] is None
+            lone.loop.advance(1.0)
 
 
 def test_the_node_knows_what_lies_in_the_logs_alone() -> None:

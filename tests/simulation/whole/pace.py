@@ -34,6 +34,7 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (inline_storing, "FIRST_RETRY_SECONDS", look),
         (inline_storing, "MOST_RETRY_SECONDS", 4 * look),
         (inline_storing, "LOAD_BATCHES", 6),
+        (inline_storing, "TURN_BATCHES", 4),
         (inline_storing, "LOG_BYTES", 40_000),
         (collector, "FULL_SWEEP_SECONDS", 2.0),
         (collector, "MAX_PAUSE_SECONDS", 1.0),
