@@ -103,7 +103,7 @@ class Plan:
     """Of every topic that is created; empty: what `shrinking` says."""
     lost_folders: Literal["none", "one", "all"] = "none"
     """Whether single folders are wiped among the other faults, or all of them when these are over."""
-    inline: InlineSection = field(default_factory=InlineSection)
+    inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -205,7 +205,7 @@ def anything(rng: random.Random, theme: str) -> Plan:
     )
 
 
-INLINE_SHARE = 1 / 5
+INLINE_SHARE = 1 / 3
 """Of the seeds, those in which small batches go into the log itself."""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from strandline.node.config.node_config import CompactionSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
 from tests.simulation.whole.compaction.load import TableLoad
-from tests.simulation.whole.plan import WIPED, Plan, anything
+from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline
 from tests.simulation.whole.transactions.load import Load
 from tests.simulation.whole.transactions.plan import STEPS as TRANSACTION_STEPS
 
@@ -79,7 +79,7 @@ def compaction_plan(seed: int) -> Plan:
     for name, (share, shape) in KINDS.items():
         if random.Random(f"{seed} {name} with compaction").random() < share:
             plan = shape(plan, random.Random(f"{seed} {name} of compaction"))
-    return plan
+    return with_inline(plan, random.Random(f"{seed} inline of compaction"))
 
 
 def kinds_of(seed: int) -> set[str]:
