@@ -44,6 +44,8 @@ FIRST_RETRY_SECONDS: Final = 1.0
 MOST_RETRY_SECONDS: Final = 10.0
 """Pauses after attempts that failed, of which half is drawn: nodes that lost a store together do not come
 back to it together."""
+CLOSE_SECONDS: Final = 2.0
+"""Time of a node that stops: it may stay down for long, and all others with it."""
 
 
 class _Staged(NamedTuple):
@@ -86,10 +88,16 @@ class InlineStoring:
             self._task = self._loop.create_task(self._run())
 
     async def close(self) -> None:
-        """End the work in progress. What is inline stays so for the next leaders."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """End the work in progress, and store what is led here, for at most `CLOSE_SECONDS`. What stays
+        inline is so for the next leaders."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        last = self._loop.create_task(self._store_all())
+        timer = self._loop.call_later(CLOSE_SECONDS, last.cancel)
+        await asyncio.gather(last, return_exceptions=True)
+        timer.cancel()
 
     def age(self, group: int) -> float:
         """Seconds since the oldest inline batch of a replica here was first seen; 0 when there is none, and
@@ -186,6 +194,9 @@ class InlineStoring:
                 return
             total -= size - room
             self._budget.measures.snapshots += partition.group.taking.shorten(room)
+
+    async def _store_all(self) -> None:
+        await self._store(await self._look())
 
     async def _store(self, partitions: Sequence[Partition]) -> bool:
         """Store what these partitions have inline now; what comes meanwhile is for the next time."""

@@ -396,6 +396,33 @@ def test_what_is_staged_is_given_up_with_the_work(monkeypatch: pytest.MonkeyPatc
         assert [future.cancelled() for _, future in lone.batcher.staged] == [True, True]
 
 
+def test_a_node_that_stops_stores_what_it_leads() -> None:
+    with Lone(inline=INLINE) as lone:
+        written(lone, SMALL)
+        part = storing(lone)
+        part.start()
+        closing = lone.run(part.close())
+        lone.batcher.stored(0)
+        lone.loop.run()
+        lone.group.commit()
+        assert closing.done()
+        assert places(lone) == [CREATION_EPOCH]
+
+
+def test_a_node_that_stops_does_not_wait_for_a_store_that_is_away() -> None:
+    with Lone(inline=INLINE) as lone:
+        written(lone, SMALL)
+        part = storing(lone)
+        part.start()
+        closing = lone.run(part.close())
+        lone.loop.advance(inline_storing.CLOSE_SECONDS - 0.1)
+        assert not closing.done()
+        lone.loop.advance(0.2)
+        assert closing.done()
+        assert lone.batcher.staged[0][1].cancelled()
+        assert places(lone) == [None]
+
+
 def test_a_failure_of_some_batches_does_not_make_the_next_attempt_wait_longer() -> None:
     with Lone(inline=INLINE) as lone:
         part = storing(lone)

@@ -205,7 +205,7 @@ def anything(rng: random.Random, theme: str) -> Plan:
     )
 
 
-INLINE_SHARE = 1 / 3
+INLINE_SHARE = 0.3
 """Of the seeds, those in which small batches go into the log itself."""
 
 

@@ -79,7 +79,7 @@ def compaction_plan(seed: int) -> Plan:
     for name, (share, shape) in KINDS.items():
         if random.Random(f"{seed} {name} with compaction").random() < share:
             plan = shape(plan, random.Random(f"{seed} {name} of compaction"))
-    return with_inline(plan, random.Random(f"{seed} inline of compaction"))
+    return with_inline(plan, random.Random(f"{seed} small batches of tables"))
 
 
 def kinds_of(seed: int) -> set[str]:
