@@ -40,6 +40,7 @@ def level_one(page: Page, source: AdminSource) -> None:
     page.add("strandline_level_one_reader_gets_total", reader.gets)
     page.add("strandline_level_one_reader_failed_gets_total", reader.failed)
     page.add("strandline_level_one_reader_read_bytes_total", reader.bytes_read)
+    page.add("strandline_level_one_reader_checked_bytes_total", reader.bytes_checked)
     page.add("strandline_level_one_reader_given_bytes_total", reader.bytes_given)
     page.add("strandline_level_one_reader_bad_total", reader.bad)
     page.add_histogram("strandline_level_one_reader_get_seconds", reader.get_seconds)

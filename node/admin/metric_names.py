@@ -414,6 +414,12 @@ LEVEL_ONE: Final = (
     Metric("strandline_level_one_reader_gets_total", _C, "gets", "Ranges fetched from the store."),
     Metric("strandline_level_one_reader_failed_gets_total", _C, "gets", "Gets that failed."),
     Metric("strandline_level_one_reader_read_bytes_total", _C, "bytes", "Bytes of the ranges fetched."),
+    Metric(
+        "strandline_level_one_reader_checked_bytes_total",
+        _C,
+        "bytes",
+        "Bytes of open files that were read for their checksums and are sent from there.",
+    ),
     Metric("strandline_level_one_reader_given_bytes_total", _C, "bytes", "Bytes given to readers."),
     Metric(
         "strandline_level_one_reader_bad_total", _C, "blocks", "Blocks and indexes that failed verification."

@@ -126,6 +126,13 @@ class BlockCache(Generic[T]):
                 self.ahead_bytes -= unused
                 self.wasted += 1
 
+    def drop(self, which: Callable[[T], bool]) -> None:
+        """Let go of the entries that are present and of which this is true."""
+        for key in [key for key, value in self._present.items() if which(value)]:
+            self.bytes -= self._present.pop(key).bytes
+            self.ahead_bytes -= self._ahead.pop(key, 0)
+            self._spared.discard(key)
+
     async def close(self) -> None:
         """End the loads in progress; their readers get an error."""
         self._closed = True

@@ -65,28 +65,15 @@ class Layout:
         return self.blocks[-1].end - self.blocks[self.block_of(offset)].position if self.blocks else 0
 
 
-class Chunk:
-    """The bytes of neighbouring blocks. Damaged ones are known, and never given out."""
+class CheckedBlocks:
+    """Neighbouring blocks of an object after a look at their checksums: it is known which are damaged."""
 
-    def __init__(self, name: str, first: int, blocks: Sequence[Block], data: Buffer, holes: bool) -> None:
-        """`first` is the number of the first block; `data` begins with it, and is not changed any more.
-
-        `holes` is what the object's footer says.
-        """
+    def __init__(self, name: str, first: int, blocks: Sequence[Block]) -> None:
+        """`first` is the number of the first block."""
         self._name = name
         self._first = first
         self._blocks = blocks
-        self._holes = holes
-        self._start = blocks[0].position
-        self._data = memoryview(data)
         self._bad: dict[int, BadObject] = {}
-        self._ends: dict[int, tuple[array[int], array[int]]] = {}
-        self.bytes = len(data) + _BATCH_BYTES * sum(block.batches for block in blocks)
-        for number, block in enumerate(blocks, first):
-            try:
-                verify_block(name, block, self.between(block.position, block.end))
-            except BadObject as error:
-                self._bad[number] = error
 
     @property
     def sound(self) -> bool:
@@ -102,6 +89,27 @@ class Chunk:
         if number in self._bad:
             raise self._bad[number]
         return min((bad for bad in self._bad if number < bad < end), default=end)
+
+
+class Chunk(CheckedBlocks):
+    """The bytes of neighbouring blocks. Damaged ones are known, and never given out."""
+
+    def __init__(self, name: str, first: int, blocks: Sequence[Block], data: Buffer, holes: bool) -> None:
+        """`data` begins with the first block, and is not changed any more.
+
+        `holes` is what the object's footer says.
+        """
+        super().__init__(name, first, blocks)
+        self._holes = holes
+        self._start = blocks[0].position
+        self._data = memoryview(data)
+        self._ends: dict[int, tuple[array[int], array[int]]] = {}
+        self.bytes = len(data) + _BATCH_BYTES * sum(block.batches for block in blocks)
+        for number, block in enumerate(blocks, first):
+            try:
+                verify_block(name, block, self.between(block.position, block.end))
+            except BadObject as error:
+                self._bad[number] = error
 
     def batch_at(self, number: int, offset: int) -> tuple[int, int] | None:
         """Position in the object, and base offset, of the batch in a block that holds an offset of it.

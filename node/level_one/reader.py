@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias, cast
 
 from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
 from strandline.node.level_one.chunks import Chunk, Layout
+from strandline.node.level_one.file_chunks import AHEAD_BYTES, FileChunk, FileChunks, OpenObject
+from strandline.node.level_one.reader_measures import LevelOneReaderMeasures
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
-from strandline.node.level_zero.measures import SECONDS, Histogram
 from strandline.node.objectstore.store import Buffer, ObjectStore, RangeNotFound, StoreError
 from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
 from strandline.snapshot.object_frame import HEADER, BadObject
@@ -26,6 +27,8 @@ from strandline.statemachine.partition.level_one import LevelOneExtent, level_on
 
 KIB = 1024
 MIB = 1024 * KIB
+
+Wanted: TypeAlias = (Chunk | FileChunk) | asyncio.Future[Loaded[Chunk | FileChunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +52,6 @@ class LevelOneReaderConfig:
             raise ValueError("the bounds of a reader are positive; cache and read-ahead may be 0")
 
 
-@dataclass(slots=True)
-class LevelOneReaderMeasures:
-    """A reader's counters since it was made."""
-
-    gets: int = 0
-    bytes_read: int = 0
-    """Of ranges fetched: chunks and indexes."""
-    bytes_given: int = 0
-    """Bytes of batches given to readers."""
-    failed: int = 0
-    """Gets that failed."""
-    bad: int = 0
-    """Number of indexes and blocks that differed from the stored bytes."""
-    get_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-
-
 class Place(NamedTuple):
     """The partition whose objects are read; its state has the rest of their names."""
 
@@ -86,6 +73,7 @@ class LevelOneReader:
         share = config.cache_bytes // 4
         self.layouts: BlockCache[Layout] = BlockCache(share, loop=loop, by_use=True)
         self.chunks: BlockCache[Chunk] = BlockCache(config.cache_bytes - share, loop=loop, by_use=False)
+        self.files = FileChunks(store, self._turns, self.measures, loop=loop)
 
     async def read(
         self,
@@ -95,6 +83,8 @@ class LevelOneReader:
         end: int,
         max_bytes: int,
         after: LevelOneExtent | None = None,
+        *,
+        files: bool = False,
     ) -> list[StoredRun]:
         """The batches from the one that holds `offset` on, at most up to the one that holds `end - 1`.
 
@@ -102,7 +92,8 @@ class LevelOneReader:
         with a block where `max_bytes` allow for one, else with a batch; the first batch comes whatever its
         size. It is shorter where the store fails or a block is damaged, and an error only if nothing can be
         given: ObjectNotFound (the plan may be old: plan again), BadObject, or another StoreError. It is empty
-        if, from `offset` to `end`, nothing is left of these objects.
+        if, from `offset` to `end`, nothing is left of these objects. With `files`, whole blocks may come as
+        ranges of open files.
         """
         for extent in extents[1:]:
             self._want_layout(place, extent)
@@ -110,7 +101,7 @@ class LevelOneReader:
         room = max_bytes
         for extent, following in zip(extents, [*extents[1:], after], strict=True):
             try:
-                offset = await self._read_object(place, extent, following, offset, end, room, runs)
+                offset = await self._read_object(place, extent, following, offset, end, room, runs, files)
             except (StoreError, BadObject):
                 if not runs:
                     raise
@@ -167,6 +158,7 @@ class LevelOneReader:
         """End the gets in progress; their readers get an error."""
         await self.layouts.close()
         await self.chunks.close()
+        await self.files.close()
 
     # One object.
 
@@ -179,6 +171,7 @@ class LevelOneReader:
         end: int,
         room: int,
         runs: list[StoredRun],
+        files: bool,
     ) -> int:
         """Add to `runs` what an object has from an offset of it on, whole blocks if it is not the first.
 
@@ -196,12 +189,17 @@ class LevelOneReader:
             last += 1
         if last == first and runs:
             return offset
+        # A reader at the start of a block came from the block before, or reads from the beginning.
+        goes_on = offset == block.base_offset
+        file = None
+        if files and goes_on and last > first and extent.size > self._config.chunk_bytes:
+            file = await self.files.opened(layout)
+        layout = layout if file is None else file.layout
         numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
-        wanted = [self._want_chunk(layout, number) for number in numbers]
-        if offset == block.base_offset:
-            # A reader at the start of a block came from the block before, or reads from the beginning.
-            self._read_ahead(place, layout, numbers.stop, following)
-        chunk = await arrived(wanted[0])
+        wanted = [self._want(layout, number, file) for number in numbers]
+        if goes_on:
+            self._read_ahead(place, layout, numbers.stop, following, file)
+        chunk: Chunk | FileChunk = await arrived(wanted[0])
         chunk.sound_until(first, first + 1)
         found = chunk.batch_at(first, offset)
         assert found is not None, "the first block has a batch at the offset or behind it"
@@ -209,6 +207,7 @@ class LevelOneReader:
         if base >= end:
             return end
         if last == first:
+            assert isinstance(chunk, Chunk), "parts of a block are read into memory"
             stop, after = chunk.batch_end(first, position, end, room)
             runs.append(StoredRun(base, after, chunk.between(position, stop)))
             return after
@@ -242,24 +241,38 @@ class LevelOneReader:
         return chunk
 
     def _read_ahead(
-        self, place: Place, layout: Layout, number: int, following: LevelOneExtent | None
+        self,
+        place: Place,
+        layout: Layout,
+        number: int,
+        following: LevelOneExtent | None,
+        file: OpenObject | None,
     ) -> None:
         """Load the chunks that the same client will read next, without waiting for them."""
-        room = self._config.ahead_bytes
+        room = self._config.ahead_bytes if file is None else AHEAD_BYTES
         while room > 0:
             if number == layout.chunks:
                 if following is None:
                     return
                 known = self.layouts.peek((following.unique, 0))
                 if known is None:
-                    load = partial(self._load_layout, place, following)
-                    self.layouts.ahead((following.unique, 0), following.index_bytes, load)
+                    index = partial(self._load_layout, place, following)
+                    self.layouts.ahead((following.unique, 0), following.index_bytes, index)
                     return
+                if file is not None:
+                    file = self.files.opened_ahead(known)
+                    if file is None:
+                        return
+                    known = file.layout
                 layout, number, following = known, 0, None
                 continue
             _, length = layout.span_of(number)
-            key = (layout.footer.unique, number)
-            if not self.chunks.ahead(key, length, partial(self._load_chunk, layout, number)):
+            if file is not None:
+                going = self.files.ahead(file, number)
+            else:
+                load = partial(self._load_chunk, layout, number)
+                going = self.chunks.ahead((layout.footer.unique, number), length, load)
+            if not going:
                 return
             room -= length
             number += 1
@@ -271,6 +284,10 @@ class LevelOneReader:
 
     def _want_chunk(self, layout: Layout, number: int) -> Chunk | asyncio.Future[Loaded[Chunk]]:
         return self.chunks.get((layout.footer.unique, number), partial(self._load_chunk, layout, number))
+
+    def _want(self, layout: Layout, number: int, file: OpenObject | None) -> Wanted:
+        wanted = self._want_chunk(layout, number) if file is None else self.files.want(file, number)
+        return cast(Wanted, wanted)
 
     async def _load_layout(self, place: Place, extent: LevelOneExtent) -> Layout:
         name = level_one_name(*place, extent.term, extent.unique)

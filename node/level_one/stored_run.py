@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from strandline.node.objectstore.object_file import FileRange
 from strandline.node.objectstore.store import Buffer
 
 
@@ -14,7 +15,8 @@ class StoredRun(NamedTuple):
     """Of its first batch."""
     end_offset: int
     """Offset after the last record of its last batch."""
-    data: Buffer
+    data: Buffer | FileRange
+    """A range of a file only where the reader said that it can send one."""
 
 
 class TimedBatch(NamedTuple):

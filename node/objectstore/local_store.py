@@ -20,6 +20,8 @@ from itertools import islice
 from typing import Protocol, TypeVar
 
 from strandline.node.objectstore.disk_errors import BRING_BACK, cure, describe
+from strandline.node.objectstore.joined_parts import joined
+from strandline.node.objectstore.object_file import Checked, FileCut, ObjectFile, ObjectFiles
 from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
@@ -40,12 +42,10 @@ T = TypeVar("T")
 
 PARTIAL = ".partial"
 """Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
-JOIN_BELOW = 64 * 1024
-"""Parts smaller than this are joined before writing: a copy costs less than a system call."""
-WRITE_BYTES = 1024 * 1024
 FORGOTTEN_FROM = 64 * 1024
-"""Objects of this size on leave the system's page cache once they are durable. A node has a cache of its own
-for what it wrote, and to take fresh memory for every object can cost more than all else about its put."""
+"""Objects of this size on leave the system's page cache once they are durable, unless the disk keeps it. A
+node has a cache of its own for what it wrote, and to take fresh memory for every object can cost more than
+all else about its put."""
 MAX_JOBS = 256
 FOLDER_TRIES = 4
 
@@ -84,6 +84,7 @@ class LocalStore(ObjectStore):
         self._executor = executor
         self._jobs = 0
         self._made = 0
+        self._files = ObjectFiles(loop, executor)
         self._durable: set[str] = set()  # folders known to exist durably; only ever asked for membership
 
     @classmethod
@@ -142,6 +143,23 @@ class LocalStore(ObjectStore):
         if len(data) < length:
             raise RangeNotFound(key, start, length)
         return data
+
+    @property
+    def has_files(self) -> bool:
+        return self._files.has_any
+
+    async def open_file(self, key: str) -> ObjectFile | None:
+        check_key(key)
+        if not self._files.has_room:
+            return None
+        path = self._path(key)
+        return await self._look_up("open", key, lambda: self._files.open(self._disk, path, key))
+
+    async def checked(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> list[Checked]:
+        try:
+            return await self._run("get_range", file.key, lambda: file.checked(ranges))
+        except FileCut as error:
+            raise RangeNotFound(file.key, error.start, error.length) from error
 
     async def size(self, key: str) -> int:
         check_key(key)
@@ -221,7 +239,7 @@ class LocalStore(ObjectStore):
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
         file = self._disk.open(path, create=True)
         try:
-            file.write_durably([*chunks(parts)])
+            file.write_durably([*joined(parts)])
             if sum(map(len, parts)) >= FORGOTTEN_FROM:
                 file.forget_cached()
         finally:
@@ -329,21 +347,3 @@ class LocalStore(ObjectStore):
                 self._durable.discard(folder)
                 self._disk.rmdir(folder)
                 folder = posixpath.dirname(folder)
-
-
-def chunks(parts: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in fewer pieces: runs of small parts are joined, large ones stay as they are."""
-    small: list[Buffer] = []
-    size = 0
-    for part in parts:
-        if len(part) >= JOIN_BELOW or size >= WRITE_BYTES:
-            if small:
-                yield b"".join(small)
-            small, size = [], 0
-        if len(part) >= JOIN_BELOW:
-            yield part
-        else:
-            small.append(part)
-            size += len(part)
-    if small:
-        yield b"".join(small)

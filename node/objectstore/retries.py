@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from strandline.node.objectstore.object_file import Checked, ObjectFile
 from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
@@ -29,6 +30,7 @@ OPERATIONS: Final = {
     "put": OperationKind.PUT,
     "get": OperationKind.READ,
     "get_range": OperationKind.READ,
+    "open": OperationKind.READ,
     "size": OperationKind.READ,
     "list": OperationKind.LIST,
     "delete": OperationKind.DELETE,
@@ -97,6 +99,16 @@ class RetryingStore(ObjectStore):
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length))
+
+    @property
+    def has_files(self) -> bool:
+        return self._store.has_files
+
+    async def open_file(self, key: str) -> ObjectFile | None:
+        return await self._retry("open", key, lambda: self._store.open_file(key))
+
+    async def checked(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> list[Checked]:
+        return await self._retry("get_range", file.key, lambda: self._store.checked(file, ranges))
 
     async def size(self, key: str) -> int:
         return await self._retry("size", key, lambda: self._store.size(key))

@@ -16,6 +16,7 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from strandline.node.objectstore.object_file import Checked, ObjectFile
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore
 from strandline.snapshot.names import PREFIX as SNAPSHOT_PREFIX
 from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
@@ -173,6 +174,18 @@ class OwnedStore(ObjectStore):
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         self._check("get_range", key)
         return await self._store.get_range(key, start, length)
+
+    @property
+    def has_files(self) -> bool:
+        return self._store.has_files
+
+    async def open_file(self, key: str) -> ObjectFile | None:
+        self._check("open", key)
+        return await self._store.open_file(key)
+
+    async def checked(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> list[Checked]:
+        self._check("get_range", file.key)
+        return await self._store.checked(file, ranges)
 
     async def size(self, key: str) -> int:
         self._check("size", key)

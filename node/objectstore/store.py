@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from strandline.node.objectstore.object_file import Checked, ObjectFile
+
 Buffer = bytes | bytearray | memoryview
 
 MAX_KEY_BYTES = 512
@@ -69,6 +71,11 @@ class ObjectStore(Protocol):
     max_object_bytes: int
     """Puts above this size are refused."""
 
+    @property
+    def has_files(self) -> bool:
+        """Whether objects are files of this machine, so that `open_file` may open one."""
+        return False
+
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Store the concatenation of `parts`, replacing an object of that name. Atomic and durable."""
 
@@ -77,6 +84,18 @@ class ObjectStore(Protocol):
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Exactly `length` (1 or more) bytes from `start`; ObjectNotFound, RangeNotFound if it is shorter."""
+
+    async def open_file(self, key: str) -> ObjectFile | None:
+        """The object's file, held open; None where there is none to be had: read ranges then.
+
+        ObjectNotFound when there is no such object.
+        """
+        return None
+
+    async def checked(self, file: ObjectFile, ranges: Sequence[tuple[int, int]]) -> list[Checked]:
+        """Read ranges (position, length) of an open file and tell their checksums; RangeNotFound if it ends
+        before one of them does."""
+        raise NotDone("get_range", file.key, "this store opens no files", retriable=False)
 
     async def size(self, key: str) -> int:
         """Length of an object in bytes; ObjectNotFound when there is none."""

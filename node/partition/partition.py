@@ -13,14 +13,13 @@ from collections.abc import Callable
 from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.node.level_one.reader import LevelOneReader, Place
-from strandline.node.level_one.stored_run import StoredRun, TimedBatch
+from strandline.node.level_one.stored_run import TimedBatch
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.batch import (
     AppendResult,
     ProducedBatch,
-    StoredBatch,
     Validation,
     Verification,
 )
@@ -29,7 +28,7 @@ from strandline.node.partition.fence_log import FenceLog
 from strandline.node.partition.inline_budget import InlineBudget, PartitionBudget
 from strandline.node.partition.producer_expiry import producer_expiry_ms
 from strandline.node.partition.refusals import result_of
-from strandline.node.partition.stored_batches import CommittedRead, Measured, StoredBatches
+from strandline.node.partition.stored_batches import CommittedRead, Measured, Stored, StoredBatches
 from strandline.node.partition.stored_inline_batches import StoredInlineBatches
 from strandline.node.partition.writer import EpochSource, Writer
 from strandline.node.raft.group import RaftGroup
@@ -241,13 +240,15 @@ class Partition(LedReplica):
         """A batch was refused here before it came to `append`: nothing behind it may pass for the first."""
         self.writer.missed(batch)
 
-    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+    async def read(self, offset: int, end: int, max_bytes: int, *, files: bool = False) -> list[Stored]:
         """Batches with offsets in `[offset, end)`; see StoredBatches.read."""
-        return await self._batches.read(offset, end, max_bytes)
+        return await self._batches.read(offset, end, max_bytes, files=files)
 
-    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+    async def read_committed(
+        self, offset: int, end: int, max_bytes: int, *, files: bool = False
+    ) -> CommittedRead:
         """As `read`, with the aborted transactions of these batches; see StoredBatches.read_committed."""
-        return await self._batches.read_committed(offset, end, max_bytes)
+        return await self._batches.read_committed(offset, end, max_bytes, files=files)
 
     def measured(self, offset: int, end: int, max_bytes: int) -> Measured:
         """The size of what `read` would return, without access to storage; see StoredBatches.measured."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.level_one.reader import LevelOneReader, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
+from strandline.node.objectstore.object_file import FileRange
 from strandline.node.objectstore.store import ObjectNotFound, StoreError
 from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.reader_holds import ReaderHolds
@@ -28,6 +29,8 @@ from strandline.statemachine.partition.level_one import LevelOneExtent, parse_le
 from strandline.statemachine.partition.partition import PartitionStateMachine
 
 T = TypeVar("T")
+
+Stored: TypeAlias = StoredBatch | StoredRun
 
 AHEAD_BYTES = 1024 * 1024
 """Bytes fetched from level zero for the next read while a client is busy with this one."""
@@ -52,7 +55,7 @@ class Measured(NamedTuple):
 class CommittedRead(NamedTuple):
     """Result of a read-committed read: batches, and the aborted transactions that have some of them."""
 
-    batches: list[StoredBatch | StoredRun]
+    batches: list[Stored]
     aborted: list[AbortedTransaction]
 
 
@@ -82,20 +85,23 @@ class StoredBatches:
         self._group = group
         self._local = local
 
-    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+    async def read(self, offset: int, end: int, max_bytes: int, *, files: bool = False) -> list[Stored]:
         """The batches that hold offsets in `[offset, end)`, up to `max_bytes`, the first whatever its length.
 
         Level one ends a read with a whole block where the limit allows for one. What begins below the start
         offset is read from there. Empty when there is nothing to read. Raises BadObject for bytes that are
-        damaged or lost, naming object and range, and StoreError when the store does not give them now.
+        damaged or lost, naming object and range, and StoreError when the store does not give them now. With
+        `files`, what lies in level one may come as ranges of open files.
         """
         local = await self._locally(offset, end, max_bytes)
         if local:
             return local
-        batches, _ = await self._planned(offset, end, max_bytes)
+        batches, _ = await self._planned(offset, end, max_bytes, files)
         return batches
 
-    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+    async def read_committed(
+        self, offset: int, end: int, max_bytes: int, *, files: bool = False
+    ) -> CommittedRead:
         """As `read`, with the aborted transactions of these batches; `end` is at most the last stable offset.
 
         They are taken from the version of the state that the read was planned from. While the bytes come, the
@@ -105,17 +111,17 @@ class StoredBatches:
         local = await self._locally(offset, end, max_bytes)
         if local:
             return CommittedRead(local, [])
-        batches, rows = await self._planned(offset, end, max_bytes)
+        batches, rows = await self._planned(offset, end, max_bytes, files)
         return CommittedRead(batches, rows.between(offset, batches[-1].end_offset) if batches else [])
 
     async def _planned(
-        self, offset: int, end: int, max_bytes: int
-    ) -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
+        self, offset: int, end: int, max_bytes: int, files: bool
+    ) -> tuple[list[Stored], AbortedTransactions]:
         """The batches of both levels by the plan that succeeds, and the aborted transactions of then."""
 
-        async def attempt() -> tuple[list[StoredBatch | StoredRun], AbortedTransactions]:
+        async def attempt() -> tuple[list[Stored], AbortedTransactions]:
             rows = self._machine.aborted.frozen()
-            return await self._read(offset, end, max_bytes), rows
+            return await self._read(offset, end, max_bytes, files), rows
 
         def naming(name: str) -> tuple[int, int] | None:
             for extent in self._machine.extents_between(offset, end, max_bytes):
@@ -199,22 +205,24 @@ class StoredBatches:
 
     # One plan.
 
-    async def _locally(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+    async def _locally(self, offset: int, end: int, max_bytes: int) -> list[Stored]:
         """The batches in the replica's own log; none where there is no log, or it has nothing to give."""
         offset = max(offset, self._machine.start_offset)
         if offset >= end or self._local is None or not self._local.serves(self._group, offset):
             return []
         return [*await self._local.read(self._group, offset, end, max_bytes)]
 
-    async def _read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+    async def _read(self, offset: int, end: int, max_bytes: int, files: bool) -> list[Stored]:
         machine = self._machine
         offset = max(offset, machine.start_offset)
-        found: list[StoredBatch | StoredRun] = []
+        found: list[Stored] = []
         if offset >= end:
             return found
         objects, after = self._objects(offset, end, max_bytes)
         while objects and not found:
-            found += await self._level_one.read(self._place, objects, offset, end, max_bytes, after)
+            found += await self._level_one.read(
+                self._place, objects, offset, end, max_bytes, after, files=files
+            )
             # Of these objects nothing may be left: then the next ones have what comes first.
             offset = found[-1].end_offset if found else min(objects[-1].end_offset, end)
             if not found:
@@ -292,8 +300,9 @@ class StoredBatches:
 
     async def _whole(self, extent: Extent) -> TimedBatch | None:
         """The batch of a level-zero extent, wherever it lies by now; None if it was deleted since."""
-        batches, _ = await self._planned(extent.base_offset, extent.end_offset, extent.length)
+        batches, _ = await self._planned(extent.base_offset, extent.end_offset, extent.length, False)
         if not batches:
             return None
         base, end, data = batches[0].base_offset, batches[0].end_offset, batches[0].data
+        assert not isinstance(data, FileRange), "none was asked for"
         return TimedBatch(base, end, extent.term, extent.max_timestamp, data)

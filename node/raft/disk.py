@@ -56,6 +56,10 @@ class DiskFile(Protocol):
         """Say that the durable bytes are not read soon: the system may take back the memory they are in."""
         return
 
+    def descriptor(self) -> int | None:
+        """A descriptor of this file, which the caller closes; None where the system has no such file."""
+        return None
+
     def size(self) -> int:
         """Length in bytes."""
 
@@ -128,9 +132,10 @@ def _pieces(
 class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, path: str, *, keep_cached: bool = False) -> None:
         self._fd = fd
         self._path = path
+        self._keep_cached = keep_cached
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
@@ -193,8 +198,11 @@ class RealFile(DiskFile):
         self.datasync()
 
     def forget_cached(self) -> None:
-        if hasattr(os, "posix_fadvise"):
+        if not self._keep_cached and hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def descriptor(self) -> int | None:
+        return os.dup(self._fd)
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -209,6 +217,10 @@ class RealFile(DiskFile):
 
 class RealDisk(Disk):
     """The machine's own file system."""
+
+    def __init__(self, *, keep_cached: bool = False) -> None:
+        """With `keep_cached` what is said to be not read soon stays in memory: other processes read it."""
+        self._keep_cached = keep_cached
 
     def mkdir(self, path: str) -> None:
         if os.path.isdir(path):
@@ -231,7 +243,7 @@ class RealDisk(Disk):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return RealFile(os.open(path, flags, 0o640), path)
+        return RealFile(os.open(path, flags, 0o640), path, keep_cached=self._keep_cached)
 
     def rename(self, src: str, dst: str) -> None:
         os.rename(src, dst)

@@ -170,7 +170,7 @@ class _Worker(asyncio.Protocol):
                 StorePlace(url, options, owner),
                 POLICY,
                 loop=self._loop,
-                disk=RealDisk(),
+                disk=RealDisk(keep_cached=True),  # what is lifted, consumers that are behind read next
                 executor=DiskThreads(STORE_THREADS, "store"),
                 rng=random.Random(system.getrandbits(256)),
                 make=False,  # a new folder would stand in the way of one that is brought back

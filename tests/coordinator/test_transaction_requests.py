@@ -24,6 +24,7 @@ from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_T
 from tests.coordinator.transaction_harness import Coordinated, turns
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.entities import encoded, entity_of, head, versions
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.runtime.jumping_loop import run
 
 INIT, ADD, OFFSETS, END = (
@@ -332,7 +333,7 @@ def test_without_a_transaction_its_start_is_minus_one() -> None:
         )
         asked = Request(header, payload, "127.0.0.1", 100, 1)
         answer = await TABLE[DESCRIBE](node.context, asked, response_types(DESCRIBE, 0))
-        frame = b"".join(encode_response(header, answer))
+        frame = sent_bytes(encode_response(header, answer))
         # State, timeout, start, producer id: kio reads no negative times.
         assert b"\x06Empty" + struct.pack(">iqq", 60_000, -1, 4001) in frame
 

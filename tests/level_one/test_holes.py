@@ -20,6 +20,7 @@ from strandline.snapshot.level_one_writer import EncodedObject, LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.kafka.handlers.fake_partition import ObjectsByName
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.level_one.builder_case import Case as BuilderCase
 from tests.level_one.builder_case import unique
 from tests.level_one.stamped import UNIQUE, encoded, sent, stamped
@@ -115,7 +116,7 @@ def test_an_object_without_holes_stays_strict() -> None:
     writer.add(one.data, 40, 41, 3, 0)
     with pytest.raises(ValueError, match="the batch of offset 42 comes after those up to 41"):
         writer.add(one.data, 42, 43, 3, 0)
-    data = b"".join(encoded([sent(b"a", 2), sent(b"b", 3)], 40).parts)
+    data = sent_bytes(encoded([sent(b"a", 2), sent(b"b", 3)], 40).parts)
     [block] = parse(NAME, data).blocks
     content = bytearray(data[block.position : block.end])
     at = 12 + int.from_bytes(content[8:12], "big")
@@ -186,7 +187,7 @@ def test_a_read_goes_on_to_the_next_batch_there_is(
             max_bytes = data.draw(st.sampled_from([0, 100, 500, 2000, 1 << 20]), label="bytes")
             runs = await case.read(offset, end, max_bytes)
             expected = [one for one in case.left if one[1] > offset and one[0] < end]
-            given_bytes = b"".join(bytes(run.data) for run in runs)
+            given_bytes = sent_bytes([run.data for run in runs])
             whole = b"".join(one[2] for one in expected)
             assert whole.startswith(given_bytes), "from the first batch at the offset or behind it on"
             assert bool(runs) == bool(expected), "nothing only where nothing is left"
@@ -202,7 +203,7 @@ def test_a_read_goes_on_to_the_next_batch_there_is(
         offset, seen = 40, b""
         while offset < case.end:
             runs = await case.read(offset, case.end, 700)
-            seen += b"".join(bytes(run.data) for run in runs)
+            seen += sent_bytes([run.data for run in runs])
             offset = runs[-1].end_offset if runs else case.end
         assert seen == b"".join(one[2] for one in case.left)
         await case.reader.close()

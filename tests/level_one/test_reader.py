@@ -18,6 +18,7 @@ from strandline.snapshot.level_one_format import StoredSpan, batches_of, parse
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.level_zero.samples import TOPIC, record_batch, run, started
 from tests.simulation.store import SimStore
 from tests.simulation.world import World
@@ -111,7 +112,7 @@ def ends(runs: Sequence[StoredRun]) -> tuple[int, int]:
 
 
 def joined(runs: Sequence[StoredRun]) -> bytes:
-    return b"".join(bytes(run.data) for run in runs)
+    return sent_bytes([run.data for run in runs])
 
 
 SMALL = [(100, 2)] * 30

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.node.objectstore.local_store import MAX_JOBS, WRITE_BYTES, LocalStore, chunks
+from strandline.node.objectstore.joined_parts import WRITE_BYTES, joined
+from strandline.node.objectstore.local_store import MAX_JOBS, LocalStore
 from strandline.node.objectstore.store import NotDone, ObjectNotFound, OutcomeUnknown
 from strandline.node.raft.disk import PIECE_BYTES, RealDisk
 from tests.level_zero.samples import run, started
@@ -137,7 +138,7 @@ def test_one_put_is_write_sync_rename_sync(sim: Simulated) -> None:
 @given(st.lists(st.integers(0, 3 * 65_536), max_size=40))
 def test_small_parts_are_written_together_and_large_ones_as_they_are(sizes: list[int]) -> None:
     parts = [bytes([n % 256]) * size for n, size in enumerate(sizes)]
-    written = list(chunks(parts))
+    written = list(joined(parts))
     assert b"".join(written) == b"".join(parts)
     large = [id(part) for part in parts if len(part) >= 65_536]
     assert [id(chunk) for chunk in written if id(chunk) in large] == large

@@ -25,6 +25,7 @@ from strandline.statemachine.partition.partition_commands import (
     StartOffsetSet,
     encode,
 )
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.level_zero.samples import record_batch
 from tests.partition.lone import NOW, TOPIC, Lone, filled
 
@@ -54,7 +55,7 @@ def made(lone: Lone, unique: int, first: int, end: int, times: Sequence[int] | N
     for offset, data in enumerate(content(first, end, times), first):
         writer.add(data, offset, offset + 1, 1, int.from_bytes(data[35:43], "big"))
     encoded = writer.finish()
-    lone.store.objects[name(encoded.extent)] = b"".join(encoded.parts)
+    lone.store.objects[name(encoded.extent)] = sent_bytes(encoded.parts)
     return encoded.extent
 
 
@@ -194,7 +195,7 @@ def test_a_read_crosses_from_level_one_into_level_zero() -> None:
         runs = read(lone, 1)
         assert ends(runs) == (1, 10)
         assert [type(one) for one in runs] == [StoredRun] * 2 + [StoredBatch] * 4
-        assert bytes(runs[0].data)[16:SIZE] == content(1, 2)[0][16:]
+        assert sent_bytes([runs[0].data])[16:SIZE] == content(1, 2)[0][16:]
         assert ends(read(lone, 1, 8)) == (1, 8)
         assert ends(read(lone, 4, 6)) == (4, 6)
         assert ends(read(lone, 6)) == (6, 10)

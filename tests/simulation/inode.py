@@ -132,6 +132,9 @@ class SimFile:
     def forget_cached(self) -> None:
         self._check()
 
+    def descriptor(self) -> int | None:
+        return None
+
     def size(self) -> int:
         self._check()
         return len(self._inode.live)

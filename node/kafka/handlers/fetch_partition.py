@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
 from strandline.node.kafka.wire.record_batch import LENGTH_END
-from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.kafka.wire.response_encoder import Part
 from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.batch import StoredBatch
@@ -88,7 +88,7 @@ class FetchPartition:
         """`code` or `diverging` are true only if this node still leads."""
         self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1
         """Offsets by the last check; readable records lie below `_end`."""
-        self.parts: list[Buffer] = []
+        self.parts: list[Part] = []
         self.size = 0
         """Bytes of `parts`."""
         self.aborted: Sequence[AbortedTransaction] = ()
@@ -204,9 +204,9 @@ class FetchPartition:
         assert partition is not None
         try:
             if self._committed:
-                batches, aborted = await partition.read_committed(self._offset, self._end, limit)
+                batches, aborted = await partition.read_committed(self._offset, self._end, limit, files=True)
             else:
-                batches = await partition.read(self._offset, self._end, limit)
+                batches = await partition.read(self._offset, self._end, limit, files=True)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message
@@ -228,25 +228,25 @@ class FetchPartition:
         return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
 
 
-def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Buffer]:
+def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Part]:
     """The batches with their offsets and leader epochs, as buffers to be sent in this order.
 
     What comes from level one is sent as it is. A large batch is sixteen new bytes and a view of the rest.
     Runs of small ones are one buffer: a thousand buffers of a kilobyte cost more to send than to copy.
     """
-    parts: list[Buffer] = []
+    parts: list[Part] = []
     run: list[StoredBatch] = []
     for batch in batches:
-        data = batch.data
-        if isinstance(batch, StoredBatch) and len(data) < JOINED_BYTES:
+        if isinstance(batch, StoredBatch) and len(batch.data) < JOINED_BYTES:
             run.append(batch)
             continue
         if run:
             parts.append(_joined(run))
             run = []
         if isinstance(batch, StoredRun):
-            parts.append(data)
+            parts.append(batch.data)
             continue
+        data = batch.data
         parts.append(_STAMP.pack(batch.base_offset, len(data) - LENGTH_END, batch.leader_epoch))
         parts.append(memoryview(data)[_STAMP.size :])
     if run:

@@ -22,7 +22,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.cluster import NOT_ASKED, TOPIC_OPERATIONS
 from strandline.node.kafka.wire.handler import EncodedBody
-from strandline.node.kafka.wire.response_encoder import encode, write_varint
+from strandline.node.kafka.wire.response_encoder import encode_plain, write_varint
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.kafka.wire.schema import EntityLayout, entity_layout
 from strandline.statemachine.controller.controller import Controller
@@ -186,12 +186,12 @@ def partition_answer(
 
 def encoded(entity: Any) -> bytes:
     """One element of an array of the response."""
-    return b"".join(encode(entity, b""))
+    return encode_plain(entity)
 
 
 def with_elements(entity: Any, field: str, elements: Sequence[bytes]) -> bytes:
     """An entity whose array `field` is empty, encoded with these elements in it."""
-    (empty,) = encode(entity, b"")
+    empty = encode_plain(entity)
     flexible, behind = _behind(entity_layout(type(entity)), field)
     count = write_varint(len(elements) + 1) if flexible else _LENGTH.pack(len(elements))
     start = len(empty) - behind

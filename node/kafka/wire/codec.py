@@ -17,7 +17,7 @@ from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, Api, ApiKey
 from strandline.node.kafka.wire.request_check import MalformedFrame, checked_body, skip_tagged_fields
-from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError, encode
+from strandline.node.kafka.wire.response_encoder import EncodingError, Part, encode
 
 _FIXED_HEADER: Final = struct.Struct(">hhih")
 _PLAIN_RESPONSE: Final = struct.Struct(">ii")
@@ -106,7 +106,7 @@ def _reader_of(api_key: int, version: int) -> tuple[Any, Any]:
     return request_type, entity_reader(request_type)
 
 
-def encode_response(header: RequestHeader, response: Any) -> list[Buffer]:
+def encode_response(header: RequestHeader, response: Any) -> list[Part]:
     """The whole frame that answers a request, length prefix included, as buffers to send in this order.
 
     `response` is kio's entity for the request's api key and version. ApiVersions may be answered with a
@@ -118,7 +118,7 @@ def encode_response(header: RequestHeader, response: Any) -> list[Buffer]:
     return _framed(encode(response, _head(header, version)))
 
 
-def encode_parts(header: RequestHeader, body: list[Buffer]) -> list[Buffer]:
+def encode_parts(header: RequestHeader, body: list[Part]) -> list[Part]:
     """As encode_response, for a body that is already encoded in the request's version."""
     return _framed([bytearray(_head(header, header.api_version)), *body])
 
@@ -130,7 +130,7 @@ def _head(header: RequestHeader, version: int) -> bytes:
     return _PLAIN_RESPONSE.pack(0, header.correlation_id)
 
 
-def _framed(parts: list[Buffer]) -> list[Buffer]:
+def _framed(parts: list[Part]) -> list[Part]:
     size = sum(map(len, parts)) - _LENGTH.size
     if size > _MAX_FRAME_BYTES:
         raise EncodingError(f"a response of {size} bytes does not fit into a frame")

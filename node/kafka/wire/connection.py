@@ -13,11 +13,8 @@ import socket
 from collections import Counter, deque
 from typing import Any, Final, Protocol, cast
 
-from strandline.node.kafka.wire.apis import (
-    ApiKey,
-    api_versions_response,
-    unsupported_api_versions_response,
-)
+from strandline.node.kafka.wire.answer_sender import AnswerSender
+from strandline.node.kafka.wire.apis import ApiKey, api_versions_response, unsupported_api_versions_response
 from strandline.node.kafka.wire.codec import (
     UnsupportedRequest,
     api_of,
@@ -29,11 +26,11 @@ from strandline.node.kafka.wire.framing import NO_FRAME, FrameParser, FramingErr
 from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Handler, Request
 from strandline.node.kafka.wire.request_check import MalformedFrame
 from strandline.node.kafka.wire.request_slot import RequestSlot
-from strandline.node.kafka.wire.response_encoder import Buffer, EncodingError
+from strandline.node.kafka.wire.response_encoder import EncodingError, Part
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 from strandline.node.kafka.wire.session import Session
 
-_NOTHING: Final[list[Buffer]] = []
+_NOTHING: Final[list[Part]] = []
 
 
 class Listener(Protocol):
@@ -78,7 +75,7 @@ class Connection(asyncio.BufferedProtocol):
         """Requests in the order of their answers: those that were started, then those that wait."""
         self._waiting: deque[RequestSlot] = deque()
         self._running = 0
-        self._unsent_full = False
+        self._sender: AnswerSender
         self._reading = True
         self._no_more = False
         """Nothing more is taken up; the connection closes once its slots are answered."""
@@ -92,7 +89,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._config.unsent_bytes)
+        self._sender = AnswerSender(
+            self._transport, self._server.loop, self._config.unsent_bytes, self.take, self._unsendable
+        )
         sock = transport.get_extra_info("socket")
         peer = transport.get_extra_info("peername")
         if sock is not None and isinstance(peer, tuple):
@@ -126,16 +125,17 @@ class Connection(asyncio.BufferedProtocol):
         """A client that has ended its side is gone, as with Kafka: its long poll must not go on."""
 
     def pause_writing(self) -> None:
-        self._unsent_full = True
+        self._sender.pause()
 
     def resume_writing(self) -> None:
-        self._unsent_full = False
+        self._sender.resume()
         self.take()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
             return
         self._transport = None
+        self._sender.end()
         self._waiting.clear()
         for slot in self._slots:
             if slot.task is not None and slot.overlaps:
@@ -166,10 +166,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Close if the peer does nothing for too long; called every `sweep_seconds`."""
-        transport, config = self._transport, self._config
-        if transport is None:
+        if self._transport is None:
             return
-        unsent = transport.get_write_buffer_size()
+        config, unsent = self._config, self._sender.unsent
         if not unsent or unsent < self._unsent:
             self._unsent_moved = now
         self._unsent = unsent
@@ -186,6 +185,9 @@ class Connection(asyncio.BufferedProtocol):
             and now - self._moved > config.idle_seconds
         ):
             self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
+
+    def _unsendable(self, reason: str) -> None:
+        self.close(CloseReason.UNSENT, reason)
 
     def close(self, reason: CloseReason, message: str) -> None:
         """End the connection from this side, at once, and say why."""
@@ -223,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Start the first waiting request, and those that overlap with requests of their kind in progress."""
-        while self._waiting and not self._unsent_full and self._transport is not None:
+        while self._waiting and self._transport is not None and not self._sender.full:
             slot = self._waiting[0]
             # What was started and is not answered is all of one kind, so its first tells what may join.
             if self._running and not (slot.overlaps and slot.api is self._slots[0].api):
@@ -303,11 +305,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self, done: RequestSlot) -> None:
         """Send every answer whose turn has come."""
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             self._release(done)
             return
-        parts: list[Buffer] = []
+        parts: list[Part] = []
         sent: list[RequestSlot] = []
         while self._slots and self._slots[0].answer is not None:
             slot = self._slots.popleft()
@@ -315,10 +316,10 @@ class Connection(asyncio.BufferedProtocol):
             parts += slot.answer
             sent.append(slot)
         if parts:
-            transport.writelines(parts)
+            self._sender.send(parts)
         if self._slots and self._slots[0].end is not None and not self._ended:
             self._say(*self._slots[0].end)
-            transport.close()
+            self._sender.finish()
         for slot in sent:
             self._release(slot)
 
@@ -337,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         if transport is None or self._ended:
             return
         if self._no_more and not self._slots:
-            transport.close()
+            self._sender.finish()
             return
         full = self._parser.wanted > 0 or len(self._slots) >= self._config.max_in_flight
         blocked = full and not self._no_more

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strandline.node.kafka.wire.codec import RequestHeader
-from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.kafka.wire.response_encoder import Part
 from strandline.node.kafka.wire.session import UNNAMED, Session
 
 
@@ -30,7 +30,7 @@ class Request:
 class EncodedBody:
     """An answer's body, already encoded in the request's version; its header is added by the connection."""
 
-    parts: list[Buffer]
+    parts: list[Part]
 
 
 class CloseConnection(Exception):

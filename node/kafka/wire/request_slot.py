@@ -6,7 +6,7 @@ import asyncio
 
 from strandline.node.kafka.wire.apis import Api
 from strandline.node.kafka.wire.codec import RequestHeader
-from strandline.node.kafka.wire.response_encoder import Buffer
+from strandline.node.kafka.wire.response_encoder import Part
 from strandline.node.kafka.wire.server_config import CloseReason
 
 
@@ -21,7 +21,7 @@ class RequestSlot:
         self.api = api
         self.header: RequestHeader | None = None
         self.task: asyncio.Task[None] | None = None
-        self.answer: list[Buffer] | None = None
+        self.answer: list[Part] | None = None
         """The encoded answer, which waits for those of earlier requests."""
         self.end: tuple[CloseReason, str] | None = None
         """In place of an answer: the connection is closed in this request's turn."""

@@ -16,8 +16,11 @@ from typing import Any, Final, cast
 from kio.static.primitive import Records
 
 from strandline.node.kafka.wire.schema import FIXED, EntityLayout, FieldLayout, entity_layout
+from strandline.node.objectstore.object_file import FileRange
 
 Buffer = bytes | bytearray | memoryview
+Part = Buffer | FileRange
+"""A piece of an answer: bytes, or those of an object's file, which are never in this process's memory."""
 
 JOINED_BYTES: Final = 4096
 """Records up to this size are copied into the response: cheaper than one more buffer to send."""
@@ -38,7 +41,7 @@ class RecordParts:
 
     __slots__ = ("parts", "size")
 
-    def __init__(self, parts: Sequence[Buffer]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
         self.size = sum(map(len, parts))
 
@@ -46,22 +49,29 @@ class RecordParts:
         return self.size
 
 
-def as_records(parts: Sequence[Buffer]) -> Records:
+def as_records(parts: Sequence[Part]) -> Records:
     """Record batches as the value of a kio field; only this package's encoder can read it."""
     return cast(Records, RecordParts(parts))
 
 
-def encode(response: Any, head: bytes) -> list[Buffer]:
-    """Buffers that hold `head` and then the entity, to be sent in this order.
+def encode(response: Any, head: bytes) -> list[Part]:
+    """Parts that hold `head` and then the entity, to be sent in this order.
 
     Raises EncodingError for a value of the wrong type or out of its field's range.
     """
-    parts: list[Buffer] = []
+    parts: list[Part] = []
     try:
         parts.append(_encoder_of(type(response))(response, bytearray(head), parts))
     except (struct.error, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise EncodingError(f"{type(response).__name__} version {response.__version__}: {error}") from error
     return parts
+
+
+def encode_plain(entity: Any) -> bytes:
+    """An entity that has no records, encoded. Raises EncodingError."""
+    (encoded,) = encode(entity, b"")
+    assert not isinstance(encoded, FileRange), "only records lie in files"
+    return bytes(encoded)
 
 
 def write_varint(value: int) -> bytes:
@@ -78,17 +88,19 @@ def write_varint(value: int) -> bytes:
 
 _ONE_BYTE: Final = tuple(bytes([value]) for value in range(0x80))
 
-_Encoder = Callable[[Any, bytearray, list[Buffer]], bytearray]
+_Encoder = Callable[[Any, bytearray, list[Part]], bytearray]
 _ENCODERS: Final[dict[type[Any], _Encoder]] = {}
 
 
-def _add_records(value: Buffer | RecordParts, out: bytearray, parts: list[Buffer]) -> bytearray:
+def _add_records(value: Buffer | RecordParts, out: bytearray, parts: list[Part]) -> bytearray:
     """Append records whose length is already in `out`; returns the buffer to go on with."""
     buffers = value.parts if isinstance(value, RecordParts) else (value,)
     if len(value) <= JOINED_BYTES:
-        for buffer in buffers:
-            out += buffer
-        return out
+        in_memory = [each for each in buffers if not isinstance(each, FileRange)]
+        if len(in_memory) == len(buffers):
+            for buffer in in_memory:
+                out += buffer
+            return out
     parts.append(out)
     parts.extend(buffers)
     return bytearray()

@@ -50,6 +50,7 @@ class CloseReason(StrEnum):
     IDLE = "idle"
     SLOW_SENDER = "slow_sender"
     SLOW_READER = "slow_reader"
+    UNSENT = "answer_not_sent"
     STOPPED = "stopped"
 
 

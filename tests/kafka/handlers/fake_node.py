@@ -35,6 +35,7 @@ from tests.kafka.handlers.fake_cluster import (
 )
 from tests.kafka.handlers.fake_partition import NOW, FakeGroup, FakePartition
 from tests.kafka.wire.entities import encoded, entity_of, head
+from tests.kafka.wire.sent_bytes import sent_bytes
 
 
 class FakePartitions:
@@ -119,7 +120,7 @@ class FakeNode:
             if isinstance(answer, EncodedBody)
             else encode_response(header, answer)
         )
-        frame = b"".join(made)
+        frame = sent_bytes(made)
         behind_header = 9 if version >= APIS[key].flexible else 8
         response, size = entity_reader(load_response_schema(key, version))(frame, behind_header)
         assert behind_header + size == len(frame)

@@ -208,15 +208,19 @@ class FakePartition:
         self.on_confirm()
         return self.confirms
 
-    async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredBatch | StoredRun]:
+    async def read(
+        self, offset: int, end: int, max_bytes: int, *, files: bool = False
+    ) -> list[StoredBatch | StoredRun]:
         self.reads.append((offset, end, max_bytes))
         await self._reading()
-        return await self.batches.read(offset, end, max_bytes)
+        return await self.batches.read(offset, end, max_bytes, files=files)
 
-    async def read_committed(self, offset: int, end: int, max_bytes: int) -> CommittedRead:
+    async def read_committed(
+        self, offset: int, end: int, max_bytes: int, *, files: bool = False
+    ) -> CommittedRead:
         self.reads.append((offset, end, max_bytes))
         await self._reading()
-        return await self.batches.read_committed(offset, end, max_bytes)
+        return await self.batches.read_committed(offset, end, max_bytes, files=files)
 
     async def first_since(self, timestamp: int) -> TimedBatch | None:
         await self._reading()

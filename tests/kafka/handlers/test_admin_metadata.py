@@ -31,6 +31,7 @@ from strandline.statemachine.controller.controller_commands import CreateTopic, 
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 from tests.kafka.handlers.fake_cluster import CLUSTER, TERM, Cluster
 from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.runtime.jumping_loop import run
 
 METADATA = ApiKey.METADATA
@@ -434,9 +435,9 @@ def test_spliced_topics_are_the_bytes_of_the_whole_response(version: int, count:
             "cluster_authorized_operations": 77,
             "error_code": ErrorCode.rebootstrap_required,
         }
-        whole = b"".join(encode(a.MetadataResponse(topics=made, **rest), b""))
+        whole = sent_bytes(encode(a.MetadataResponse(topics=made, **rest), b""))
         spliced = with_topics(a.MetadataResponse(topics=(), **rest), [encoded(topic) for topic in made])
-        assert b"".join(spliced.parts) == whole
+        assert sent_bytes(spliced.parts) == whole
 
     run(test)
 

@@ -137,8 +137,8 @@ async def test_a_trim_during_the_wait_for_bytes_that_are_there_is_told_too() -> 
     partition.write(build())
     real = partition.batches.read_committed
 
-    async def read(offset: int, end: int, max_bytes: int) -> Any:
-        found = await real(offset, end, max_bytes)
+    async def read(offset: int, end: int, max_bytes: int, *, files: bool = False) -> Any:
+        found = await real(offset, end, max_bytes, files=files)
         partition.trim(5)
         return found
 

@@ -21,6 +21,7 @@ from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka.wire.batches import Record, build
 from tests.kafka.wire.entities import entity_of
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.partition.cluster import GROUP, TOPIC, PartitionCluster
 from tests.statemachine.controller_harness import Log
 
@@ -71,7 +72,7 @@ class Nodes:
 
         async def answer() -> None:
             response = await BrokerHandler(self.context(node)).handle(request)
-            answers.append((response, b"".join(encode_response(request.header, response))))
+            answers.append((response, sent_bytes(encode_response(request.header, response))))
 
         self.start(node, answer())
         return answers

@@ -36,6 +36,7 @@ from strandline.node.kafka.wire.response_encoder import (
 )
 from strandline.node.kafka.wire.response_types import response_types
 from tests.kafka.wire.entities import VERSIONS, encoded, head, random_entity, random_request, random_response
+from tests.kafka.wire.sent_bytes import sent_bytes
 
 ELEMENTS = 10_000
 METADATA_12 = struct.pack(">hhihb", 3, 12, 5, -1, 0)
@@ -74,7 +75,7 @@ def test_responses_of_every_version_are_the_bytes_kio_writes(api_key: int, versi
     rng = random.Random(api_key * 100 + version)
     for _ in range(4):
         response = random_response(rng, api_key, version)
-        assert b"".join(encode(response, b"head")) == b"head" + encoded(response)
+        assert sent_bytes(encode(response, b"head")) == b"head" + encoded(response)
 
 
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)
@@ -256,27 +257,27 @@ def test_api_versions_advertises_what_the_table_holds() -> None:
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0() -> None:
     header = RequestHeader(18, 99, 1234, None)
-    frame = b"".join(encode_response(header, unsupported_api_versions_response()))
+    frame = sent_bytes(encode_response(header, unsupported_api_versions_response()))
     assert struct.unpack(">iihi", frame[:14]) == (len(frame) - 4, 1234, 35, 1)
     assert struct.unpack(">hhh", frame[14:]) == (18, 0, 4)
 
 
 def test_answers_to_flexible_api_versions_keep_the_plain_header() -> None:
-    frame = b"".join(encode_response(RequestHeader(18, 3, 7, None), api_versions_response(3)))
-    assert frame == struct.pack(">ii", len(frame) - 4, 7) + b"".join(encode(api_versions_response(3), b""))
+    frame = sent_bytes(encode_response(RequestHeader(18, 3, 7, None), api_versions_response(3)))
+    assert frame == struct.pack(">ii", len(frame) - 4, 7) + sent_bytes(encode(api_versions_response(3), b""))
 
 
 def test_answers_to_other_flexible_versions_have_tagged_headers() -> None:
     made = response_types(22, 4).InitProducerIdResponse(
         throttle_time=_ms(0), error_code=0, producer_id=8, producer_epoch=0
     )
-    frame = b"".join(encode_response(RequestHeader(22, 4, 7, None), made))
+    frame = sent_bytes(encode_response(RequestHeader(22, 4, 7, None), made))
     assert struct.unpack(">iib", frame[:9]) == (len(frame) - 4, 7, 0)
     assert frame[9:] == encoded_with_code(made)
 
 
 def encoded_with_code(entity: Any) -> bytes:
-    return b"".join(encode(entity, b""))
+    return sent_bytes(encode(entity, b""))
 
 
 def _ms(value: int) -> timedelta:
@@ -300,11 +301,11 @@ def test_a_value_that_does_not_fit_is_our_own_error() -> None:
 
 def test_encoded_parts_get_the_request_s_header() -> None:
     assert (
-        b"".join(encode_parts(RequestHeader(22, 4, 7, None), [b"ab", b"c"]))
+        sent_bytes(encode_parts(RequestHeader(22, 4, 7, None), [b"ab", b"c"]))
         == struct.pack(">iib", 8, 7, 0) + b"abc"
     )
     assert (
-        b"".join(encode_parts(RequestHeader(22, 1, 7, None), [b"abc"])) == struct.pack(">ii", 7, 7) + b"abc"
+        sent_bytes(encode_parts(RequestHeader(22, 1, 7, None), [b"abc"])) == struct.pack(">ii", 7, 7) + b"abc"
     )
 
 
@@ -333,7 +334,7 @@ def test_large_records_are_passed_on_and_small_ones_are_joined(version: int) -> 
         topic = a.FetchableTopicResponse(topic="t", topic_id=None, partitions=partitions)
         made.append(a.FetchResponse(throttle_time=_ms(0), error_code=0, session_id=0, responses=(topic,)))
     parts = encode(made[0], b"")
-    assert b"".join(parts) == encoded_with_code(made[1])
+    assert sent_bytes(parts) == encoded_with_code(made[1])
     assert any(part is big[0] for part in parts)
     assert len(parts) == 4
     assert len(RecordParts(big)) == JOINED_BYTES + 3

@@ -123,11 +123,13 @@ def open_batches() -> tuple[Broken, ...]:
     )
 
 
-async def _rows_after(self: StoredBatches, offset: int, end: int, max_bytes: int) -> CommittedRead:
+async def _rows_after(
+    self: StoredBatches, offset: int, end: int, max_bytes: int, *, files: bool = False
+) -> CommittedRead:
     local = await self._locally(offset, end, max_bytes)
     if local:
         return CommittedRead(local, [])
-    batches, _ = await self._planned(offset, end, max_bytes)
+    batches, _ = await self._planned(offset, end, max_bytes, files)
     rows = self._machine.aborted
     return CommittedRead(batches, rows.between(offset, batches[-1].end_offset) if batches else [])
 
