@@ -39,7 +39,7 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
     committed = ask.isolation_level == READ_COMMITTED
     shares = [
         [
-            FetchPartition(context, topic, asked, committed)
+            FetchPartition(context, topic, asked, committed, request.takes_files)
             async for asked in in_slices(topic.partitions, SLICE)
         ]
         for topic in ask.topics

@@ -39,7 +39,8 @@ _STAMP = struct.Struct(">qii")
 class FetchPartition:
     """One partition's share; `topic` and `asked` are the request's entities. `check` does all checks.
 
-    To a `committed` reader the log ends at the last stable offset, both for waiting and for counting.
+    To a `committed` reader the log ends at the last stable offset, both for waiting and for counting. With
+    `files` its parts may be ranges of files.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class FetchPartition:
         "_counted_to",
         "_end",
         "_epoch",
+        "_files",
         "_first",
         "_last_fetched_epoch",
         "_name",
@@ -70,9 +72,10 @@ class FetchPartition:
         "topic",
     )
 
-    def __init__(self, context: BrokerContext, topic: Any, asked: Any, committed: bool) -> None:
+    def __init__(self, context: BrokerContext, topic: Any, asked: Any, committed: bool, files: bool) -> None:
         self._context = context
         self._committed = committed
+        self._files = files
         self._name = getattr(topic, "topic", None)
         self._topic_id = getattr(topic, "topic_id", None)
         self.number: int = asked.partition
@@ -202,11 +205,12 @@ class FetchPartition:
         """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
         partition, aborted = self._partition, self.aborted
         assert partition is not None
+        wanted = (self._offset, self._end, limit)
         try:
             if self._committed:
-                batches, aborted = await partition.read_committed(self._offset, self._end, limit, files=True)
+                batches, aborted = await partition.read_committed(*wanted, files=self._files)
             else:
-                batches = await partition.read(self._offset, self._end, limit, files=True)
+                batches = await partition.read(*wanted, files=self._files)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message

@@ -44,6 +44,9 @@ class AnswerSender:
         self._on_room = on_room
         self._on_broken = on_broken
         transport.set_write_buffer_limits(high=limit)
+        plain = transport.get_extra_info("sslcontext") is None
+        self.takes_files = plain and hasattr(transport.get_extra_info("socket"), "dup")
+        """Whether ranges of files may be sent here: what goes around a transport is not encrypted."""
         self._paused = False
         """Whether the transport has more than the limit, or more than nothing while this waits for it."""
         self._parts: deque[Part] = deque()
@@ -76,6 +79,9 @@ class AnswerSender:
         in_memory = [part for part in parts if not isinstance(part, FileRange)]
         if not self._parts and len(in_memory) == len(parts):
             self._transport.writelines(in_memory)
+            return
+        if not self.takes_files:
+            self._broken("an answer has ranges of files, and this connection takes none")
             return
         idle = not self._parts
         self._parts.extend(part for part in parts if len(part))

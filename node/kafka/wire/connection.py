@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter, deque
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from strandline.node.kafka.wire.answer_sender import AnswerSender
@@ -89,9 +90,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._sender = AnswerSender(
-            self._transport, self._server.loop, self._config.unsent_bytes, self.take, self._unsendable
-        )
+        loop, broken = self._server.loop, partial(self.close, CloseReason.UNSENT)
+        self._sender = AnswerSender(self._transport, loop, self._config.unsent_bytes, self.take, broken)
         sock = transport.get_extra_info("socket")
         peer = transport.get_extra_info("peername")
         if sock is not None and isinstance(peer, tuple):
@@ -186,9 +186,6 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
 
-    def _unsendable(self, reason: str) -> None:
-        self.close(CloseReason.UNSENT, reason)
-
     def close(self, reason: CloseReason, message: str) -> None:
         """End the connection from this side, at once, and say why."""
         transport = self._transport
@@ -251,7 +248,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(slot, api_versions_response(slot.header.api_version))
                 return
             self._running += 1
-            request = Request(slot.header, payload, self._client, slot.size, self._number, self.session)
+            named = (self._client, slot.size, self._number, self.session)
+            request = Request(slot.header, payload, *named, self._sender.takes_files)
             slot.task = self._server.loop.create_task(self._handle(slot, request))
 
     async def _handle(self, slot: RequestSlot, request: Request) -> None:

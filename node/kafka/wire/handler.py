@@ -24,6 +24,8 @@ class Request:
     """Number of the client's connection, 1 or more; a server never uses it for another."""
     session: Session = UNNAMED
     """The same for all requests of the connection."""
+    takes_files: bool = False
+    """Whether the answer may have ranges of files in it: nothing encrypts what `sendfile` sends."""
 
 
 @dataclass(frozen=True, slots=True)

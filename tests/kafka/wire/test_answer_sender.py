@@ -148,7 +148,7 @@ async def test_a_client_that_does_not_take_its_answer_is_closed_and_holds_no_fil
     bodies = [EncodedBody([FileRange(file, 0, len(DATA))])]
     del file
     handler = Given(lambda _: bodies.pop())
-    bounds = {"unsent_bytes": 1 << 16, "slow_reader_seconds": 0.2, "sweep_seconds": 0.05}
+    bounds: dict[str, Any] = {"unsent_bytes": 1 << 16, "slow_reader_seconds": 0.2, "sweep_seconds": 0.05}
     async with serve(handler, **bounds) as served:
         client = await served.client(receive_buffer=1 << 16)
         client.writer.write(init(1) + init(2))
@@ -214,3 +214,19 @@ async def test_the_node_stops_after_what_it_was_sending(tmp_path: Path, *_: obje
         assert await client.ended()
         await stopping
         assert served.problems == []
+
+
+@on_both_loops
+async def test_requests_say_whether_their_connection_takes_files(tmp_path: Path, *_: object) -> None:
+    taken: list[bool] = []
+
+    class Noting(Given):
+        async def handle(self, asked: Request) -> Any:
+            taken.append(asked.takes_files)
+            return await super().handle(asked)
+
+    async with serve(Noting(lambda number: EncodedBody([b"%d" % number]))) as served:
+        client = await served.client()
+        client.writer.write(init(1))
+        assert await client.answer() == 1
+    assert taken == [True]

@@ -65,9 +65,11 @@ class Names:
 
     def __init__(self) -> None:
         self.principals: list[str] = []
+        self.takes_files: list[bool] = []
 
     async def handle(self, asked: Request) -> Any:
         self.principals.append(asked.session.principal)
+        self.takes_files.append(asked.takes_files)
         return answer_to(asked)
 
 
@@ -117,6 +119,7 @@ def test_a_client_speaks_through_tls_and_has_no_name(run: Run, files: Files) -> 
                     assert await client.answer() == number
                 assert client.writer.get_extra_info("ssl_object").version() == "TLSv1.3"
             assert handler.principals == [ANONYMOUS] * 3
+            assert handler.takes_files == [False] * 3, "sendfile would send them as they are"
             assert served.server.handshakes == {"done": 1}
             assert not served.problems
 
