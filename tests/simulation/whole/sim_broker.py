@@ -177,10 +177,10 @@ class SimBroker(Broker):
         """Let the reader know for whom it reads: the partition, and the term it is led in."""
         read = partition.read
 
-        async def watched(*args: Any) -> Any:
+        async def watched(*args: Any, **more: Any) -> Any:
             token = READING.set((group, partition.leader_epoch if partition.leads else 0))
             try:
-                return await read(*args)
+                return await read(*args, **more)
             finally:
                 READING.reset(token)
 

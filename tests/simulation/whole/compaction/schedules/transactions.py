@@ -143,8 +143,8 @@ def _slow_reads(stage: Stage, node: int) -> tuple[Callable[[], None], list[None]
     reader, begun, event = stage.brokers[node].level_one_reader, list[None](), asyncio.Event()
     read = reader.read
 
-    async def late(*args: Any) -> Any:
-        found = await read(*args)
+    async def late(*args: Any, **more: Any) -> Any:
+        found = await read(*args, **more)
         begun.append(None)
         await event.wait()
         return found
