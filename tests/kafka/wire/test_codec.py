@@ -84,7 +84,7 @@ def test_requests_of_every_version_are_the_bytes_kio_writes(api_key: int, versio
     rng = random.Random(api_key * 100 + version)
     for _ in range(4):
         request = random_request(rng, api_key, version)
-        assert b"".join(encode(request, b"")) == encoded(request)
+        assert sent_bytes(encode(request, b"")) == encoded(request)
 
 
 @pytest.mark.parametrize(("api_key", "version"), VERSIONS)

@@ -184,7 +184,7 @@ class SimBroker(Broker):
             finally:
                 READING.reset(token)
 
-        partition.read = watched  # type: ignore[assignment,method-assign]
+        partition.read = watched  # type: ignore[method-assign]
 
     def _watch_reader(self) -> None:
         """While a node leads without a break, what it has planned to read from level zero stays there."""

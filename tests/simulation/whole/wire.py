@@ -14,6 +14,7 @@ from kio.serial import entity_reader
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.response_encoder import encode
 from tests.kafka.wire.entities import entity_of
+from tests.kafka.wire.sent_bytes import sent_bytes
 from tests.simulation.node import SimNode
 from tests.simulation.whole.cluster import KAFKA_PORT
 
@@ -35,7 +36,7 @@ def _reader(key: int, version: int) -> Any:
 
 def request_frame(key: int, version: int, correlation: int, client: str, given: dict[str, Any]) -> bytes:
     """One request with its length in front; fields that the version lacks are left out."""
-    body = b"".join(encode(entity_of(_schema(key, version), given), b""))
+    body = sent_bytes(encode(entity_of(_schema(key, version), given), b""))
     name = client.encode()
     tags = b"\0" if version >= APIS[key].flexible else b""
     head = struct.pack(f">hhih{len(name)}s", key, version, correlation, len(name), name) + tags

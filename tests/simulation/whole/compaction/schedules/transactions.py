@@ -149,7 +149,7 @@ def _slow_reads(stage: Stage, node: int) -> tuple[Callable[[], None], list[None]
         await event.wait()
         return found
 
-    reader.read = late  # type: ignore[assignment,method-assign]
+    reader.read = late  # type: ignore[method-assign]
     return event.set, begun
 
 
