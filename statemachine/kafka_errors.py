@@ -17,6 +17,7 @@ class KafkaError(StrEnum):
     """
 
     UNKNOWN_SERVER_ERROR = auto()
+    UNKNOWN_TOPIC_OR_PARTITION = auto()
     REQUEST_TIMED_OUT = auto()
     MESSAGE_TOO_LARGE = auto()
     COORDINATOR_LOAD_IN_PROGRESS = auto()
@@ -49,6 +50,7 @@ class KafkaError(StrEnum):
     MEMBER_ID_REQUIRED = auto()
     GROUP_MAX_SIZE_REACHED = auto()
     FENCED_INSTANCE_ID = auto()
+    NO_REASSIGNMENT_IN_PROGRESS = auto()
     PRODUCER_FENCED = auto()
     INVALID_UPDATE_VERSION = auto()
     FEATURE_UPDATE_FAILED = auto()

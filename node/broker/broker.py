@@ -51,6 +51,7 @@ class Broker(NodeParts):
         await self.host.start()
         self.keeper.start()
         self.replacements.start()
+        self.replica_moves.start()
         self.leaders.start()
         self.replica_manager.start()
         if self.config.topics.leader_rebalance:
@@ -82,6 +83,8 @@ class Broker(NodeParts):
         """Leadership first, then coordinators, Kafka's port, the log, object storage."""
         self.keeper.close()
         self.replacements.close()
+        self.replica_moves.close()
+        self.departures.close()
         self.replica_manager.close()
         self.preferred_leaders.close()
         await self.inline_storing.close()
@@ -121,6 +124,7 @@ class Broker(NodeParts):
 
     async def _on_registered(self) -> None:
         self.replica_manager.caught_up()
+        self.departures.start()
         await self.kafka.accept()
         for listener in self.config.listeners:
             port, protocol = self.kafka.ports[listener.name], listener.protocol

@@ -18,7 +18,7 @@ from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.internal_topics import coordinator_kind
 from strandline.statemachine.partition.partition import PartitionStateMachine
 
@@ -73,8 +73,15 @@ class HostedReplicas:
 
     def remove(self, group: int) -> None:
         """Forget a partition's replica, or the stored log of one that was never taken up."""
+        self._give_up(group, self._host.remove_group)
+
+    def leave(self, group: int) -> None:
+        """Give up a replica whose partition moved away; its promises stay, see `RaftHost.leave_group`."""
+        self._give_up(group, self._host.leave_group)
+
+    def _give_up(self, group: int, give_up: Callable[[int], None]) -> None:
         replica = self._partitions.remove(group) or self._coordinators.remove(group)
-        self._host.remove_group(group)
+        give_up(group)
         if replica is not None:
             replica.close()
             self._recorders.forget(group)

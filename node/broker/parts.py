@@ -32,6 +32,7 @@ from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.controller_leader import ControllerLeader
+from strandline.node.controller.departures import Departures
 from strandline.node.controller.folder_keeper import FolderKeeper
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.preferred_leaders import PreferredLeaders
@@ -39,6 +40,7 @@ from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
 from strandline.node.controller.replacements import Replacements
 from strandline.node.controller.replica_manager import ReplicaManager
+from strandline.node.controller.replica_moves import ReplicaMoves
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.coordinator.transactions.verification import Verifier
 from strandline.node.gc.collectable_epochs import CollectableEpochs
@@ -71,8 +73,9 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.wal.config import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
-from strandline.statemachine.controller.controller import Controller, PartitionGroup
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +185,7 @@ class NodeParts:
             on_fatal=on_fatal,
         )
         self.replacements = Replacements(self.host, self.controller, loop=loop)
+        self.replica_moves = ReplicaMoves(self.host, self.controller, loop=loop)
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
         self.partitions = PartitionTable()
@@ -243,6 +247,7 @@ class NodeParts:
             self.host, self.recorders, self.leaders, self.partitions, self.coordinators, self._new_partition
         )
         self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
+        self.departures = Departures(self.host, self.controller, self.replicas.leave, loop=loop)
         self.level_one = LevelOneUpkeep(self)
         self.compaction: CompactionUpkeep = CompactionUpkeep(self)
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 from strandline.node.controller.client import ControllerClient
 from strandline.node.raft.host import RaftHost
-from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 
 log = logging.getLogger(__name__)
 
@@ -115,10 +115,10 @@ class ReplicaManager:
             if place.group not in self.failed and (self._caught_up or place.group in stored)
         ]
         # Stored groups come to life when they are wanted, and are let go of when their topic is gone. That
-        # holds for an old state too: a group's id is given out once, its replicas stay where they are, and
-        # of ids that are not given out yet nothing is said.
+        # holds for an old state too: a group's id is given out once, and of ids that are not given out yet
+        # nothing is said. What moved away is looked after elsewhere (`departures.py`).
         present = [group for group in (*hosted, *stored) if group != CONTROLLER_GROUP]
-        return [*machine.groups_to_remove(node, present), *create]
+        return [*machine.groups_to_remove(present), *create]
 
     def _do(self, step: PartitionGroup | int) -> None:
         if isinstance(step, int):

@@ -17,7 +17,7 @@ from strandline.node.raft.outcome import Applied, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
 from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.coordinator_machine import (
     CoordinatorCommand,
     CoordinatorMachine,

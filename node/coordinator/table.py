@@ -18,9 +18,9 @@ from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
 from strandline.node.refusal import Refusal
 from strandline.node.replica.replica_machine import Recorder
-from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import (
     GROUPS_KIND,

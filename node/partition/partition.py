@@ -36,7 +36,7 @@ from strandline.node.raft.outcome import Outcome
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.replica.led_replica import LedReplica
 from strandline.node.replica.replica_machine import Recorder, ReplicaMachine
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.partition.epoch_window import EpochWindow, StaleClusterEpoch
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import (

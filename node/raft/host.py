@@ -276,14 +276,33 @@ class RaftHost(GroupServices):
             raise ValueError(f"there is no group {group_id} on this node")
         if group is not None:
             group.stop(None, "the replica was removed from this node")
-        self._dirty.pop(group_id, None)
-        self.ticker.remove(group_id)
-        self.campaigns.ended(group_id)
+        self._let_go(group_id)
         self.record(group_id, RecordKind.FORGET, b"")
-        self.carrying.forget(group_id)
         self.records.forget(group_id)
         self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)
         self.schedule()
+
+    def leave_group(self, group_id: int) -> None:
+        """Give up a replica of a group that goes on without this node, and keep what it promised.
+
+        Its state goes, and its committed entries. Its term and vote stay, and its last entries: if the node
+        is a member again one day, a candidate that this replica refused before is refused then too. Raises
+        ValueError for a group that this node takes no part in.
+        """
+        group = self.groups.pop(group_id, None)
+        if group is None:
+            raise ValueError(f"node {self.node_id} takes no part in group {group_id}")
+        group.stop(None, "the partition moved to other nodes")
+        self._let_go(group_id)
+        self.stored.leave(group_id, group.log_keeping.log, group.commit, self.config.max_append_bytes)
+        self.run_blocking(partial(self.snapshots.drop, group_id, None), _log_error)
+        self.schedule()
+
+    def _let_go(self, group_id: int) -> None:
+        self._dirty.pop(group_id, None)
+        self.ticker.remove(group_id)
+        self.campaigns.ended(group_id)
+        self.carrying.forget(group_id)
 
     def leaders(self) -> dict[int, int | None]:
         """For every group the node it believes leads it."""

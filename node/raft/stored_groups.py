@@ -97,6 +97,26 @@ class StoredGroups:
         self._indices.pop(group, None)
         return self._logs.pop(group, None) is not None
 
+    def leave(self, group: int, log: RaftLog, commit: int, part_bytes: int) -> None:
+        """Keep of a group's log what it promised, and not what is committed, nor its state.
+
+        A vote is refused by the term, the vote before it and the last entry of the log, so these stay, with
+        the entries above `commit`, which may be all that an acknowledgement stands for. The members go:
+        whether the node is one again, only the group's leader can say. The state up to `commit` comes from
+        the leader too, as it does for a snapshot that is damaged.
+        """
+        term = log.term_at(commit)
+        assert term is not None, "the entry at the commit index is in memory"
+        self._logs[group] = RecoveredLog.left(group, log.getCurrentTerm(), log.getVotedForNodeId())
+        self._logs[group].entries = [(b"", commit, term), *log.after(commit)]
+        self._logs[group].snapshot_index = commit
+        self._indices.pop(group, None)
+        log.write()
+        upto = commit
+        while upto < log.written:
+            upto, _ = log.carry(upto, part_bytes)
+        log.record_carried(commit, term, (), ())
+
     def claim(
         self,
         group: int,
@@ -150,6 +170,9 @@ class StoredGroups:
                 log.error("%s", error)
         if not recovered.snapshot_index:
             return None, None
+        if not recovered.voters:
+            log.info("group %d comes back to this node: its state comes from its leader", group)
+            return None, recovered.snapshot_index
         log.error(
             "%s: snapshot %d of group %d is missing or damaged: this replica waits for one from its leader",
             store.folder, recovered.snapshot_index, group,

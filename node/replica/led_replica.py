@@ -13,7 +13,7 @@ from collections.abc import Callable
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.replica.watchers import Watchers
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 
 
 class LedReplica:

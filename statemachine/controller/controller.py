@@ -9,13 +9,14 @@ date, and `group_changes` what a node has to create and remove. docs/controller.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
 
 from strandline.statemachine.controller import (
     controller_groups,
     controller_nodes,
     controller_topics,
+    hosted_groups,
     node_folders,
+    replica_moves,
 )
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
@@ -27,6 +28,7 @@ from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     FenceNode,
     Heartbeat,
+    MoveReplicas,
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
@@ -34,13 +36,14 @@ from strandline.statemachine.controller.controller_commands import (
     ReplaceNode,
     ReplicasJoined,
     ReplicasLeft,
+    ReplicasMoved,
     SetCollection,
     decode,
 )
 from strandline.statemachine.controller.controller_groups import GroupCommand
 from strandline.statemachine.controller.controller_state import (
-    CONTROLLER_GROUP,
     ControllerState,
+    Move,
     NodeFolder,
     NodeRegistration,
     PartitionAssignment,
@@ -49,6 +52,7 @@ from strandline.statemachine.controller.controller_state import (
     Topic,
 )
 from strandline.statemachine.controller.controller_topics import TopicCommand
+from strandline.statemachine.controller.hosted_groups import GroupChanges
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
@@ -56,26 +60,6 @@ from strandline.statemachine.machine import Captured, Corruption, ReadAttributes
 _NO_CONFIGS: Configs = {}
 Result = Topic | NodeRegistration | ProducerIdBlock | int | str | Refused
 """Result of an entry; each command says which type is its answer."""
-
-
-class PartitionGroup(NamedTuple):
-    """A Raft group as a node has to create it."""
-
-    group: int
-    topic_id: bytes
-    topic: str
-    partition: int
-    replicas: tuple[int, ...]
-    creation_epoch: int
-    joins: bool = False
-    """The group was there before this node's data folder: its members are to be learned from its leader."""
-
-
-class GroupChanges(NamedTuple):
-    """Replicas that a node has to create and remove, by group id."""
-
-    create: tuple[PartitionGroup, ...]
-    remove: tuple[int, ...]
 
 
 class Controller:
@@ -147,6 +131,10 @@ class Controller:
                 return node_folders.left(state, index, command)
             case ReplicasJoined():
                 return node_folders.joined(state, index, command)
+            case MoveReplicas():
+                return replica_moves.move(state, index, command)
+            case ReplicasMoved():
+                return replica_moves.moved(state, index, command)
             case AlterGroupConfigs() | ReplaceGroupConfigs():
                 return self._configure(index, command)
             case DeleteTopic():
@@ -201,6 +189,10 @@ class Controller:
         """The result that applying the command now would give; changes nothing (Kafka's validate_only)."""
         return controller_topics.plan(self._state, self._state.applied_index + 1, command)
 
+    def validate_move(self, command: MoveReplicas) -> Refused | None:
+        """The refusal that applying the command now would give; changes nothing."""
+        return replica_moves.validate(self._state, command)
+
     def validate_group(self, command: GroupCommand) -> Configs | Refused:
         """The configs that applying the command now would give a group; changes nothing."""
         return controller_groups.plan(self._state.group_configs, command)
@@ -215,29 +207,16 @@ class Controller:
         return tuple(self._state.group_configs)
 
     def group_changes(self, node: int, hosted: Collection[int]) -> GroupChanges:
-        """Replicas that `node`, which has those of the groups `hosted`, has to create and remove.
+        """Replicas that `node`, which has those of the groups `hosted`, has to create and remove."""
+        return hosted_groups.changes(self._state, node, hosted)
 
-        A group that this replica of the controller has not heard of yet is left alone: a node that comes
-        back may host groups its controller, still catching up, does not know.
-        """
-        state = self._state
-        missing = state.hosted.get(node, set()) - set(hosted)
-        replaced = state.replacement
-        joins = replaced.leaving | replaced.joining if replaced and replaced.node == node else frozenset()
-        create = (self._partition_group(group, group in joins) for group in sorted(missing))
-        return GroupChanges(tuple(create), self.groups_to_remove(node, hosted))
-
-    def groups_to_remove(self, node: int, hosted: Collection[int]) -> tuple[int, ...]:
+    def groups_to_remove(self, hosted: Collection[int]) -> tuple[int, ...]:
         """The part of `group_changes` that costs nothing where thousands of groups are still to come."""
-        state = self._state
-        unwanted = set(hosted) - state.hosted.get(node, set())
-        return tuple(sorted(group for group in unwanted if CONTROLLER_GROUP < group < state.next_group))
+        return hosted_groups.gone(self._state, hosted)
 
-    def _partition_group(self, group: int, joins: bool) -> PartitionGroup:
-        topic_id, number = self._state.places[group]
-        topic = self._state.topics[topic_id]
-        _, replicas, creation_epoch = topic.partitions[number]
-        return PartitionGroup(group, topic_id, topic.name, number, replicas, creation_epoch, joins)
+    def moved_away(self, node: int, group: int) -> bool:
+        """Whether a partition's group is there, and not on this node: see `hosted_groups.moved_away`."""
+        return hosted_groups.moved_away(self._state, node, group)
 
     @property
     def version(self) -> int:
@@ -275,6 +254,11 @@ class Controller:
     def stuck_topics(self) -> list[str]:
         """Topics without which the replacement cannot end: see `node_folders.stuck_topics`."""
         return node_folders.stuck_topics(self._state)
+
+    @property
+    def moves(self) -> Mapping[int, Move]:
+        """The moves that have not ended, by group."""
+        return self._state.moves
 
     @property
     def cluster_epoch(self) -> int:
@@ -329,7 +313,7 @@ class Controller:
 
     def group_is_gone(self, group: int) -> bool:
         """Whether a partition's group went with its topic; false for one that is not known here yet."""
-        return CONTROLLER_GROUP < group < self._state.next_group and group not in self._state.places
+        return hosted_groups.is_gone(self._state, group)
 
     def partition(self, topic_id: bytes, number: int) -> PartitionAssignment | None:
         """One partition of a topic; None when there is no such topic or partition."""

@@ -49,6 +49,8 @@ class ControllerOpcode(IntEnum):
     REPLICAS_JOINED = 18
     ALTER_GROUP_CONFIGS = 19
     REPLACE_GROUP_CONFIGS = 20
+    MOVE_REPLICAS = 21
+    REPLICAS_MOVED = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,28 @@ class ReplicasJoined:
     node: int
     folder: int
     groups: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveReplicas:
+    """Move a partition to other nodes, or cancel its move with None (KIP-455). Result: the Topic.
+
+    Repeating it is safe: a partition that is on its way there, or is there, stays as it is.
+    """
+
+    topic_id: bytes
+    partition: int
+    target: Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicasMoved:
+    """Groups have committed exactly the members of their targets. Result: how many moves are left.
+
+    Each names the target, so that a report that comes late ends no later move.
+    """
+
+    groups: Sequence[tuple[int, Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +321,8 @@ Command = (
     | ReplaceNode
     | ReplicasLeft
     | ReplicasJoined
+    | MoveReplicas
+    | ReplicasMoved
 )
 
 
@@ -352,10 +378,14 @@ def _array(value: Any) -> Sequence[Any]:
     return value
 
 
+def _nodes(value: Any) -> tuple[int, ...]:
+    return tuple(_id32(node) for node in _array(value))
+
+
 def _assignments(value: Any) -> tuple[tuple[int, ...], ...] | None:
     if value is None:
         return None
-    return tuple(tuple(_id32(node) for node in _array(nodes)) for nodes in _array(value))
+    return tuple(_nodes(nodes) for nodes in _array(value))
 
 
 def _config(value: Any) -> tuple[str, str | None]:
@@ -398,6 +428,14 @@ def _groups(value: Any) -> tuple[int, ...]:
     return tuple(_count(group) for group in _array(value))
 
 
+def _target(value: Any) -> tuple[int, ...] | None:
+    return None if value is None else _nodes(value)
+
+
+def _moved(value: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple((_count(group), _nodes(target)) for group, target in map(_array, _array(value)))
+
+
 _Reader = Callable[[Any], Any]
 _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.BOOTSTRAP: (Bootstrap, (_label, _label)),
@@ -422,6 +460,8 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
     ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
     ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
+    ControllerOpcode.MOVE_REPLICAS: (MoveReplicas, (_topic_id, _i64, _target)),
+    ControllerOpcode.REPLICAS_MOVED: (ReplicasMoved, (_moved,)),
     ControllerOpcode.HEARTBEAT: (Heartbeat, (_node, _positive, _count)),
     ControllerOpcode.FENCE_NODE: (FenceNode, (_node, _count, _count)),
     ControllerOpcode.CREATE_TOPIC: (

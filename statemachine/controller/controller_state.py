@@ -31,7 +31,8 @@ class PartitionAssignment(NamedTuple):
     group: int
     """Raft group id, never used for anything else before or after."""
     replicas: tuple[int, ...]
-    """Node ids, the preferred leader first."""
+    """Node ids, the preferred leader first. While the partition moves: those of the target, then the others
+    that may still be members."""
     creation_epoch: int
     """Cluster epoch when the partition was created: it refuses older ones."""
 
@@ -48,7 +49,7 @@ class Topic(NamedTuple):
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of each partition, the same for all of them."""
+        """Replicas of the first partition, as in Kafka: moves may give others more or fewer."""
         return len(self.partitions[0].replicas)
 
 
@@ -112,6 +113,15 @@ class Replacement(NamedTuple):
     """Groups that left the node out, and do not have it back yet."""
 
 
+class Move(NamedTuple):
+    """A partition on its way to other nodes (KIP-455)."""
+
+    target: tuple[int, ...]
+    """Its replicas in the end, the preferred leader first."""
+    original: tuple[int, ...]
+    """Its replicas before, which it goes back to when the move is cancelled."""
+
+
 class PartitionPlace(NamedTuple):
     """The partition that a Raft group replicates."""
 
@@ -146,6 +156,10 @@ class ControllerState:
         self.folders: dict[int, NodeFolder] = {}
         """By node id, of every node that ever registered."""
         self.replacement: Replacement | None = None
+        self.moves: dict[int, Move] = {}
+        """By group, in the order in which they were first asked for."""
+        self.moved: set[int] = set()
+        """Groups that ended a move: their members are in their own logs, and none is begun anew."""
         self.deleted: dict[bytes, int] = {}
         """Log index at which each remembered topic was deleted, in that order."""
         self.forgotten_index = 0
@@ -173,11 +187,28 @@ class ControllerState:
             for node in partition.replicas:
                 self.hosted.setdefault(node, set()).add(partition.group)
 
+    def put_replicas(self, topic: Topic, number: int, replicas: tuple[int, ...]) -> None:
+        """Put one partition of a topic on other nodes; `topic` is the one in the state."""
+        present = topic.partitions[number]
+        self.led[present.replicas[0]] -= 1
+        self.led[replicas[0]] = self.led.get(replicas[0], 0) + 1
+        for node in present.replicas:
+            self.hosted[node].remove(present.group)
+        for node in replicas:
+            self.hosted.setdefault(node, set()).add(present.group)
+        partitions = list(topic.partitions)
+        partitions[number] = present._replace(replicas=replicas)
+        self.topics[topic.topic_id] = self.by_name[topic.name] = topic._replace(
+            partitions=tuple(partitions), version=self.applied_index
+        )
+
     def remove_topic(self, topic: Topic, index: int) -> None:
         """Forget a topic, and remember its id for as long as there is room."""
         del self.topics[topic.topic_id], self.by_name[topic.name], self.colliding[metric_name(topic.name)]
         for partition in topic.partitions:
             del self.places[partition.group]
+            self.moves.pop(partition.group, None)
+            self.moved.discard(partition.group)
             self.led[partition.replicas[0]] -= 1
             for node in partition.replicas:
                 self.hosted[node].remove(partition.group)
@@ -205,6 +236,8 @@ class ControllerState:
             "nodes": list(self.nodes.values()),
             "folders": sorted(self.folders.items()),
             "replacement": None if self.replacement is None else _replacement_row(self.replacement),
+            "moves": list(self.moves.items()),
+            "moved": sorted(self.moved),
             "deleted": list(self.deleted.items()),
             "group_configs": list(self.group_configs.items()),
         }
@@ -226,7 +259,7 @@ class ControllerState:
                     f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
                     f"and {SNAPSHOT_FORMAT}"
                 )
-            names = "topics", "nodes", "folders", "replacement", "deleted", "group_configs"
+            names = "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs"
             if tuple(fields) != (*_SCALARS, *names):
                 raise ValueError(f"its fields are {', '.join(map(str, fields))}")
             state = cls()
@@ -240,6 +273,9 @@ class ControllerState:
             if fields["replacement"] is not None:
                 node, folder, boot_id, leaving, joining = fields["replacement"]
                 state.replacement = Replacement(node, folder, boot_id, frozenset(leaving), frozenset(joining))
+            for group, (target, original) in fields["moves"]:
+                state.moves[group] = Move(tuple(target), tuple(original))
+            state.moved = set(fields["moved"])
             state.deleted = dict(fields["deleted"])
             state.group_configs = dict(fields["group_configs"])
             if state.places and max(state.places) >= state.next_group:

@@ -140,8 +140,11 @@ def _present(state: ControllerState, command: ReplicasLeft | ReplicasJoined) -> 
 
 def _has_few(state: ControllerState, group: int) -> bool:
     """Whether the other members are no majority: they can never leave the node out, and once the replacement
-    has begun not even the folder before would be let in again."""
-    return len(_replicas(state, group)) <= 2
+    has begun not even the folder before would be let in again. A group that moves may have the members it
+    had before, or those of its target."""
+    move = state.moves.get(group)
+    ways = (_replicas(state, group),) if move is None else (move.original, move.target)
+    return min(map(len, ways)) <= 2
 
 
 def _replicas(state: ControllerState, group: int) -> tuple[int, ...]:

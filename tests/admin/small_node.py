@@ -46,7 +46,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.wal.write_ahead_log import WalConfig
-from strandline.statemachine.controller.controller import Controller, PartitionGroup
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     Bootstrap,
     Command,
@@ -56,6 +56,7 @@ from strandline.statemachine.controller.controller_commands import (
     encode,
 )
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_KIND, coordinator_kind
 from strandline.statemachine.partition.epoch_window import EpochWindow, WindowCounters

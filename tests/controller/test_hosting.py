@@ -13,9 +13,9 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.controller.replica_manager import SLICE, ReplicaManager, Replicas
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
-from strandline.statemachine.controller.controller import GroupChanges, PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.hosted_groups import GroupChanges, PartitionGroup
 from tests.controller.brokers import Brokers
 
 

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.preferred_leaders import STEP_SECONDS
-from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.partition.batch import ProducedBatch
-from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.partition.partition_commands import Appended
+from tests.controller.batch_client import BatchClient, leaders
 from tests.controller.brokers import Brokers
-from tests.kafka.wire.batches import Record, build
 
 SETTLED = 5.0
 """topics.leader_rebalance_seconds, as it is by default."""
-
-
-def leaders(brokers: Brokers, topic: Topic) -> list[int]:
-    """Who leads each partition and takes records, 0 where nobody does."""
-    found = [0] * len(topic.partitions)
-    for node, broker in brokers.brokers.items():
-        for number in range(len(topic.partitions)):
-            partition = broker.partitions.get(topic.topic_id, number)
-            if partition is not None and partition.leads:
-                found[number] = node
-    return found
 
 
 def preferred(topic: Topic) -> list[int]:
@@ -39,46 +22,6 @@ def preferred(topic: Topic) -> list[int]:
 
 def spread(brokers: Brokers, topic: Topic) -> Callable[[], bool]:
     return lambda: leaders(brokers, topic) == preferred(topic)
-
-
-class Client:
-    """Writes to every partition, one batch after the other, wherever its leader is."""
-
-    def __init__(self, brokers: Brokers, topic: Topic) -> None:
-        self.acked = Counter[int]()
-        self.failed = Counter[ErrorCode]()
-        self._brokers = brokers
-        self._topic = topic
-        self._tries: dict[int, int] = {}
-        self.on = True
-        for number in range(len(topic.partitions)):
-            brokers.world.call_later(0.0, self._send, number)
-
-    def _send(self, number: int) -> None:
-        node = leaders(self._brokers, self._topic)[number]
-        if not self.on:
-            return
-        if not node:
-            self._brokers.world.call_later(0.01, self._send, number)
-            return
-        self._brokers.world.nodes[node].call(self._take, node, number)
-
-    def _take(self, node: int, number: int) -> None:
-        partition = self._brokers.brokers[node].partitions.get(self._topic.topic_id, number)
-        assert partition is not None
-        sequence = self.acked[number]
-        data = build([Record(b"value")], producer=(1000 + number, 0, sequence))
-        batch = ProducedBatch(data, 1, 0, 1000 + number, 0, sequence, number)
-        partition.append(batch).add_done_callback(lambda done: self._answered(number, done))
-
-    def _answered(self, number: int, done: asyncio.Future[Appended | Refusal]) -> None:
-        result = done.result()
-        if isinstance(result, Appended):
-            assert result.base_offset == self.acked[number]
-            self.acked[number] += 1
-        else:
-            self.failed[code_of(result)] += 1
-        self._brokers.world.call_later(0.02, self._send, number)
 
 
 def test_the_first_replicas_lead_first() -> None:
@@ -100,7 +43,7 @@ def test_leadership_returns_slowly_to_a_node_that_was_away_and_no_batch_is_in_do
         brokers.crash(node)
         brokers.wait(lambda: 0 not in leaders(brokers, topic))
         brokers.wait(lambda: brokers.brokers[brokers.leader()].controller.machine.nodes[node].fenced)
-        client = Client(brokers, topic)
+        client = BatchClient(brokers, topic)
         brokers.start(node)
         brokers.wait(lambda: brokers.registered(node))
         registered = brokers.world.now

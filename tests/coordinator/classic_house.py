@@ -23,7 +23,7 @@ from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader
 from strandline.node.refusal import Cause
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.coordinator_machine import CoordinatorCommand, encode
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.groups import GroupsMachine

@@ -13,7 +13,7 @@ from strandline.node.coordinator.replica import ANSWER_SECONDS, CoordinatorRepli
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import NotLeader, Overloaded, Unknown
 from strandline.node.refusal import Cause, Reason, Refusal
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint, CoordinatorMachine
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Captured

@@ -21,7 +21,7 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import TransactionState
 from strandline.statemachine.transactions.transactions import TransactionsMachine

@@ -8,7 +8,7 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.partition.partition import Partition
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.machine import Captured
 from tests.raft.small_cluster import SETTLE, SmallCluster
 from tests.simulation.node import SimNode

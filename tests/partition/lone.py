@@ -21,7 +21,7 @@ from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import object_id
 from strandline.statemachine.partition.extent import Extent

@@ -24,7 +24,7 @@ from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Outcome
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.partition.partition_commands import Appended
 from tests.partition.lone import CREATION_EPOCH, NOW, TOPIC, HandEpoch, Records
 

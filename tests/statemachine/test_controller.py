@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from strandline.statemachine.controller.controller import Controller, GroupChanges, PartitionGroup
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     NO_TOPIC_ID,
     AdvanceClusterEpoch,
@@ -27,6 +27,7 @@ from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     FenceNode,
     Heartbeat,
+    MoveReplicas,
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
@@ -35,11 +36,13 @@ from strandline.statemachine.controller.controller_commands import (
     ReplaceTopicConfigs,
     ReplicasJoined,
     ReplicasLeft,
+    ReplicasMoved,
     SetCollection,
     decode,
     encode,
 )
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER, NodeRegistration
+from strandline.statemachine.controller.hosted_groups import GroupChanges, PartitionGroup
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.machine import Corruption, StateMachine
@@ -334,10 +337,13 @@ def test_a_node_is_told_which_groups_to_create_and_remove() -> None:
     assert log.machine.group_changes(9, ()) == GroupChanges((), ())
 
 
-def test_a_group_the_node_has_no_replica_of_is_removed() -> None:
+def test_a_group_the_node_has_no_replica_of_has_moved_away_and_is_not_removed() -> None:
     log = Log(nodes=2)
     log.do(log.creation(1, assignments=[[1]]))
-    assert log.machine.group_changes(2, [1]) == GroupChanges((), (1,))
+    assert log.machine.group_changes(2, [1]) == GroupChanges((), ())
+    assert log.machine.moved_away(2, 1)
+    assert not log.machine.moved_away(1, 1)
+    assert not log.machine.moved_away(2, 2), "a group that is not known here yet"
 
 
 def test_the_controllers_own_group_is_never_removed() -> None:
@@ -394,6 +400,9 @@ def test_an_entry_that_comes_again_or_from_an_earlier_term_is_corruption(index: 
 
 
 COMMANDS: list[Command] = [
+    MoveReplicas(topic_id(1), 0, (1, 2)),
+    MoveReplicas(topic_id(1), 0, None),
+    ReplicasMoved(((1, (1, 2)), (2, ()))),
     Bootstrap("a", "i"),
     registration(1),
     Heartbeat(1, 2, 3),

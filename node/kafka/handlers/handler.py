@@ -43,6 +43,7 @@ from strandline.node.kafka.handlers import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    reassignments,
     sync_group,
     txn_offset_commit,
     write_txn_markers,
@@ -94,6 +95,8 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.consumer_group_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.consumer_group_describe,
         ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.list_config_resources,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,
     }
 )
 

@@ -52,6 +52,8 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
@@ -119,6 +121,8 @@ APIS: Final = _table(
     Api(ApiKey.DELETE_GROUPS, 0, 2, flexible=2),
     Api(ApiKey.ELECT_LEADERS, 0, 2, flexible=2),
     Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible=1),
+    Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, flexible=0),
+    Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, flexible=0),
     Api(ApiKey.OFFSET_DELETE, 0, 0, flexible=1),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),

@@ -42,6 +42,13 @@ class RecoveredLog:
         self._anchored = False
         """Whether the newest element is known to be the log's last entry, so that the next follows it."""
 
+    @classmethod
+    def left(cls, group: int, term: int, vote: int | None) -> RecoveredLog:
+        """The log of a group that this node left; its members are for a leader to say."""
+        log = cls(group)
+        log.term, log.vote, log.based, log._anchored = term, vote, True, True
+        return log
+
     def replay(self, kind: RecordKind, payload: bytes) -> None:
         """Apply one record; raises RaftLogDamaged when it does not follow from those before it."""
         if kind == RecordKind.ENTRIES:

@@ -18,8 +18,8 @@ from strandline.node.kafka.handlers.offset_rows import MAX_METADATA_BYTES
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.refusal import Refusal
-from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.groups.group_commands import (
     AssignGeneration,
     EndGroupTransaction,

@@ -18,7 +18,9 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.mesh.handshake import Handshake
 from strandline.node.raft.outcome import Outcome
-from strandline.statemachine.controller.controller import Controller, PartitionGroup
+from strandline.statemachine.controller import hosted_groups
+from strandline.statemachine.controller.controller_state import ControllerState
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from tests.simulation.sabotage import Sabotage
 
 
@@ -38,11 +40,11 @@ def _knows_nobody(self: Folder, file: FolderFile, fields: FolderFields, run_bloc
 _made = Folder.__init__
 
 
-def _begins_as_a_founder(self: Controller, group: int, joins: bool) -> PartitionGroup:
-    return _partition_group(self, group, False)
+def _begins_as_a_founder(state: ControllerState, group: int, joins: bool) -> PartitionGroup:
+    return _partition_group(state, group, False)
 
 
-_partition_group = Controller._partition_group
+_partition_group = hosted_groups._partition_group
 
 
 async def _done_at_once(group: RaftGroup, change: asyncio.Future[Outcome]) -> bool:
@@ -76,7 +78,7 @@ FOLDERS: Final = (
     Sabotage(
         "joins-as-a-founder",
         "a new folder begins old groups with their members",
-        lambda: (patch.object(Controller, "_partition_group", _begins_as_a_founder),),
+        lambda: (patch.object(hosted_groups, "_partition_group", _begins_as_a_founder),),
     ),
     Sabotage(
         "left-too-early",

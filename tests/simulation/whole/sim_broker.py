@@ -17,7 +17,7 @@ from strandline.node.partition.lanes import Lane, PendingBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
 from strandline.node.rpc import Handler
-from strandline.statemachine.controller.controller import PartitionGroup
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.object_names import PREFIX
 from strandline.statemachine.partition.epoch_window import StaleClusterEpoch

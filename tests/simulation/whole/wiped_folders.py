@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.statemachine.controller.controller import PartitionGroup
 from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasLeft, decode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.plan import WIPED
 from tests.simulation.whole.sim_broker import SimBroker

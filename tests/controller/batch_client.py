@@ -1,0 +1,67 @@
+"""A client of whole brokers: it writes batches to each partition, and knows what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.error_codes import code_of
+from strandline.node.partition.batch import ProducedBatch
+from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.partition.partition_commands import Appended
+from tests.controller.brokers import Brokers
+from tests.kafka.wire.batches import Record, build
+
+
+def leaders(brokers: Brokers, topic: Topic) -> list[int]:
+    """The node that leads each partition and takes records, 0 where there is none."""
+    found = [0] * len(topic.partitions)
+    for node, broker in brokers.brokers.items():
+        for number in range(len(topic.partitions)):
+            partition = broker.partitions.get(topic.topic_id, number)
+            if partition is not None and partition.leads:
+                found[number] = node
+    return found
+
+
+class BatchClient:
+    """Writes to every partition, one batch after the other, wherever its leader is."""
+
+    def __init__(self, brokers: Brokers, topic: Topic) -> None:
+        self.acked = Counter[int]()
+        self.failed = Counter[ErrorCode]()
+        self._brokers = brokers
+        self._topic = topic
+        self._tries: dict[int, int] = {}
+        self.on = True
+        for number in range(len(topic.partitions)):
+            brokers.world.call_later(0.0, self._send, number)
+
+    def _send(self, number: int) -> None:
+        node = leaders(self._brokers, self._topic)[number]
+        if not self.on:
+            return
+        if not node:
+            self._brokers.world.call_later(0.01, self._send, number)
+            return
+        self._brokers.world.nodes[node].call(self._take, node, number)
+
+    def _take(self, node: int, number: int) -> None:
+        partition = self._brokers.brokers[node].partitions.get(self._topic.topic_id, number)
+        assert partition is not None
+        sequence = self.acked[number]
+        data = build([Record(b"value")], producer=(1000 + number, 0, sequence))
+        batch = ProducedBatch(data, 1, 0, 1000 + number, 0, sequence, number)
+        partition.append(batch).add_done_callback(lambda done: self._answered(number, done))
+
+    def _answered(self, number: int, done: asyncio.Future[Appended | Refusal]) -> None:
+        result = done.result()
+        if isinstance(result, Appended):
+            assert result.base_offset == self.acked[number]
+            self.acked[number] += 1
+        else:
+            self.failed[code_of(result)] += 1
+        self._brokers.world.call_later(0.02, self._send, number)
