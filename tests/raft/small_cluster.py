@@ -148,7 +148,10 @@ class SmallCluster:
         return [
             node
             for node, host in self.hosts.items()
-            if nodes[node].alive and not nodes[node].paused and host.groups[group].is_leader
+            if nodes[node].alive
+            and not nodes[node].paused
+            and group in host.groups
+            and host.groups[group].is_leader
         ]
 
     def leader(self, group: int = 1) -> int:

@@ -546,7 +546,8 @@ def test_a_snapshot_names_its_fields() -> None:
     assert list(fields) == [
         "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
         "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
-        "collection_paused", "topics", "nodes", "folders", "replacement", "deleted", "group_configs",
+        "collection_paused", "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted",
+        "group_configs",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
