@@ -79,6 +79,24 @@ class Operator(Client):
         await self._delete(topic)
         await self._create(topic.name, self.rng.choice((1, topic.partitions)))
 
+    async def _do_move(self) -> None:
+        """A partition goes to other nodes, or a move is cancelled; whichever nodes are away just then."""
+        topic = self.rng.choice(self.directory.live(stable=False))
+        number = self.rng.randrange(topic.partitions)
+        nodes = self.cluster.plan.nodes
+        target: list[int] | None = self.rng.sample(nodes, self.rng.randint(self.cluster.plan.fewest, 3))
+        if self.rng.random() < 0.2:
+            target = None
+        asked = {"name": topic.name, "partitions": [{"partition_index": number, "replicas": target}]}
+        answer = await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, topics=[asked])
+        code = answer.responses[0].partitions[0].error_code if answer is not None else ErrorCode.none
+        if code is ErrorCode.none:
+            self.finished["moved"] = self.finished.get("moved", 0) + 1
+        elif code not in (
+            *_PASSING, ErrorCode.invalid_replica_assignment, ErrorCode.no_reassignment_in_progress
+        ):  # fmt: skip
+            self.ledger.broken("operator", f"moving {topic.name}-{number} to {target}: {code.name}")
+
     async def _ask(self, key: int, version: int, **fields: Any) -> Any:
         """The answer of some node; None when there was none."""
         try:

@@ -103,6 +103,8 @@ class Plan:
     """Of every topic that is created; empty: what `shrinking` says."""
     lost_folders: Literal["none", "one", "all"] = "none"
     """Whether single folders are wiped among the other faults, or all of them when these are over."""
+    fewest: int = 3
+    """Replicas that a partition which is moved has at least."""
     inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
@@ -225,3 +227,18 @@ def with_inline(plan: Plan, rng: random.Random) -> Plan:
             bytes=chance((1000, 8000, 1 << 20)),
         ),
     )
+
+
+MOVING_SHARE = 1 / 6
+"""Of the seeds, those in which partitions move between nodes."""
+
+
+def with_moves(plan: Plan, rng: random.Random) -> Plan:
+    """The plan with partitions that move, for some seeds.
+
+    A folder is replaced only where a partition has three replicas, so none has fewer where folders get lost.
+    """
+    if rng.random() >= MOVING_SHARE or plan.lost_folders == "all":
+        return plan
+    fewest = 3 if plan.lost_folders != "none" else rng.choice((1, 2, 3))
+    return replace(plan, admin=(*plan.admin, "move", "move"), fewest=fewest)

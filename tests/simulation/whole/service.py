@@ -35,8 +35,15 @@ class Service:
             groups = {place.group for place in wanted} | {CONTROLLER_GROUP}
             if broker.host.groups.keys() != groups or broker.replica_manager.failed:
                 return f"node {broker.node_id} hosts {sorted(broker.host.groups)}, not {sorted(groups)}"
-            if broker.host.stored_groups():
-                return f"node {broker.node_id} still stores {broker.host.stored_groups()}"
+            stored = [
+                group
+                for group in broker.host.stored_groups()
+                if not machine.moved_away(broker.node_id, group)
+            ]
+            if stored:
+                return f"node {broker.node_id} still stores {stored}"
+        if machine.moves:
+            return f"groups {sorted(machine.moves)} are on their way to {list(machine.moves.values())}"
         fenced = [node for node, registration in machine.nodes.items() if registration.fenced]
         if fenced:
             return f"nodes {fenced} are fenced"

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import Literal
 
-from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline
+from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline, with_moves
 
 THEMES = (
     "anything", "windows", "handover", "retries", "topics", "checkpoints", "collector", "level one",
@@ -33,7 +33,8 @@ def plan_of(seed: int) -> Plan:
     if shape is not None:
         plan = shape(plan, random.Random(f"{seed} whole theme"))
     plan = with_inline(plan, random.Random(f"{seed} inline"))
-    return _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
+    plan = _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
+    return with_moves(plan, random.Random(f"{seed} moves"))
 
 
 def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:
