@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from tests.clients.records import CODECS, PARTITIONS, codecs, idempotent, read_by_librdkafka
 from tests.cluster.real_cluster import RealCluster
@@ -196,12 +201,42 @@ def test_offsets_leaders_and_the_cluster(cluster: RealCluster, tools: KafkaTools
     assert sum("Produce(0): 0 to 13 [usable: 13]" in line for line in ran(versions)) == 3
 
 
-def test_what_there_is_not_yet_is_said_at_once(tools: KafkaTools) -> None:
-    acls, reassignments = tools.together(
-        [
-            tools.tool(f"{TOOLS}.AclCommand", "--list"),
-            tools.tool(f"{TOOLS}.reassign.ReassignPartitionsCommand", "--list"),
-        ]
+def test_partitions_are_moved_by_the_tool_for_it(
+    cluster: RealCluster, tools: KafkaTools, tmp_path: Path
+) -> None:
+    create(tools, "java-moved", "--replication-factor", "1")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(COUNT):
+        producer.produce("java-moved", str(number), f"k{number}")
+    assert producer.flush(30) == 0
+    reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    wanted = [
+        {"topic": "java-moved", "partition": number, "replicas": [1 + (number + 1) % 3, 1 + (number + 2) % 3]}
+        for number in range(PARTITIONS)
+    ]
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"version": 1, "partitions": wanted}))
+    file = ("--reassignment-json-file", str(plan), "--preserve-throttles")
+    (begun,) = tools.together([tools.tool(reassign, *file[:2], "--execute")])
+    assert "Successfully started partition reassignments for java-moved-0" in "\n".join(ran(begun))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def there() -> bool:
+        topic = admin.list_topics("java-moved", 5).topics["java-moved"]
+        return all(topic.partitions[one["partition"]].replicas == one["replicas"] for one in wanted)
+
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline, "all partitions are where they shall be"
+        time.sleep(0.2)
+    assert len(read_by_librdkafka(cluster.bootstrap, "java-moved", COUNT)) == COUNT
+    verified, listed = tools.together(
+        [tools.tool(reassign, *file, "--verify"), tools.tool(reassign, "--list")]
     )
+    assert sum("is completed." in line for line in ran(verified)) == PARTITIONS
+    assert ran(listed) == ["No partition reassignments found."]
+
+
+def test_what_there_is_not_yet_is_said_at_once(tools: KafkaTools) -> None:
+    (acls,) = tools.together([tools.tool(f"{TOOLS}.AclCommand", "--list")])
     assert "The node does not support DESCRIBE_ACLS" in acls.out + acls.err
-    assert "The node does not support LIST_PARTITION_REASSIGNMENTS" in reassignments.out + reassignments.err
