@@ -17,7 +17,8 @@ from strandline.statemachine.controller.settings import Configs
 
 SNAPSHOT_FORMAT = 5
 BEFORE_LISTENERS = 4
-"""The format before this one, which is read too: a node's row ends before its listeners."""
+"""The format before this one, which is read too: a node's row ends before its listeners, and there are no
+moves."""
 DEFAULT_LISTENER = "kafka"
 """The listener of a node that names none."""
 CONTROLLER_GROUP = 0
@@ -159,7 +160,7 @@ class ControllerState:
         self.moves: dict[int, Move] = {}
         """By group, in the order in which they were first asked for."""
         self.moved: set[int] = set()
-        """Groups that ended a move: their members are in their own logs, and none is begun anew."""
+        """Groups that ended a move. A node without anything of them learns their members from the leader."""
         self.deleted: dict[bytes, int] = {}
         """Log index at which each remembered topic was deleted, in that order."""
         self.forgotten_index = 0
@@ -254,7 +255,10 @@ class ControllerState:
                 raise ValueError(
                     f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
                 )
-            if version < BEFORE_LISTENERS:
+            if version == BEFORE_LISTENERS:
+                later = {name: fields.pop(name) for name in ("deleted", "group_configs")}
+                fields |= {"moves": [], "moved": [], **later}
+            elif version < SNAPSHOT_FORMAT:
                 raise ValueError(
                     f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
                     f"and {SNAPSHOT_FORMAT}"

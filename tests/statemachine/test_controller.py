@@ -541,6 +541,14 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
     assert again.snapshot() == log.machine.snapshot()
 
 
+def test_a_snapshot_of_the_format_before_moves_is_read() -> None:
+    log = eventful()
+    fields = msgpack.unpackb(log.machine.snapshot())
+    assert (fields.pop("moves"), fields.pop("moved")) == ([], [])
+    again = restored(msgpack.packb({**fields, "format": 4}))
+    assert again.snapshot() == log.machine.snapshot()
+
+
 def test_a_snapshot_names_its_fields() -> None:
     fields = msgpack.unpackb(eventful().machine.snapshot())
     assert list(fields) == [
