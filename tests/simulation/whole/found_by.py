@@ -58,4 +58,6 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "stored-epochs-uncounted": ("collectable epochs",),
     "stored-inline-appended": ("once",),
     "inline-bytes-forgotten": ("stored first",),
+    "moved-at-once": ("in service again",),
+    "moved-when-added": ("in service again",),
 }

@@ -27,6 +27,7 @@ from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
 from tests.simulation.whole.inline_sabotages import INLINE
+from tests.simulation.whole.moving_sabotages import MOVING
 from tests.simulation.whole.write_path_sabotages import (
     WRITE_PATH,
 )
@@ -197,6 +198,7 @@ _ALL = (
     *COLLECTION,
     *FOLDERS,
     *INLINE,
+    *MOVING,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -252,6 +254,8 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "stored-epochs-uncounted": (78, 99, 113),
     "stored-inline-appended": (5, 6, 19),
     "inline-bytes-forgotten": (5, 6, 19),
+    "moved-at-once": (21, 39),
+    "moved-when-added": (21, 39),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

@@ -151,7 +151,7 @@ def _none(*_: Any, **__: Any) -> None:
 
 
 _MARKERS: dict[str, tuple[int, ...]] = {
-    "markers-without-numbers": (10,),
+    "markers-without-numbers": (40,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
     "markers-done-unheard": (107,),
