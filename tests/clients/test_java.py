@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
@@ -210,7 +211,7 @@ def test_partitions_are_moved_by_the_tool_for_it(
         producer.produce("java-moved", str(number), f"k{number}")
     assert producer.flush(30) == 0
     reassign = f"{TOOLS}.reassign.ReassignPartitionsCommand"
-    wanted = [
+    wanted: list[dict[str, Any]] = [
         {"topic": "java-moved", "partition": number, "replicas": [1 + (number + 1) % 3, 1 + (number + 2) % 3]}
         for number in range(PARTITIONS)
     ]
