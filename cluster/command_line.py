@@ -27,6 +27,7 @@ from strandline.cluster.commands import (
     produce,
     topics,
     transactions,
+    view,
 )
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed, ReaderGone, one_line
 from strandline.cluster.output import Json, show
@@ -48,6 +49,7 @@ app.command()(checkpoint.checkpoint)
 app.add_typer(gc.app, name="gc")
 app.add_typer(compaction.app, name="compaction")
 app.command()(audit.audit)
+app.add_typer(view.app, name="view")
 
 
 @app.callback()

@@ -1,0 +1,67 @@
+"""Circuits of programs: an operator for each one of the plans, shared ones once."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from strandline.snapshot.views.arrange import Arrange as ArrangeOperator
+from strandline.snapshot.views.circuit import Circuit, Node
+from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.join import Join as JoinOperator
+from strandline.snapshot.views.linear_aggregate import LinearAggregate as AggregateOperator
+from strandline.snapshot.views.map_operator import Map as MapOperator
+from strandline.snapshot.views.operator import Operator
+from strandline.snapshot.views.sink import Sink as SinkOperator
+from strandline.snapshot.views.union import Union as UnionOperator
+from strandline.snapshot.views.upsert import Upsert as UpsertOperator
+from strandline.snapshot.views.zset import Schema
+from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.plan import (
+    Arrange,
+    Join,
+    LinearAggregate,
+    Map,
+    Plan,
+    Sink,
+    Source,
+    Union,
+    Upsert,
+)
+from strandline.statemachine.views.program import Program
+
+
+def circuit_of(program: Program, merging: Executor | None = None) -> Circuit:
+    """Build the circuit of a program. Sources and operators go by their digests."""
+    plans = program.operators()
+    sources = {name: schema(plan) for name, plan in plans.items() if isinstance(plan, Source)}
+    nodes = [
+        Node(_operator(name, plan), tuple(digest(each) for each in plan.inputs))
+        for name, plan in plans.items()
+        if not isinstance(plan, Source)
+    ]
+    return Circuit(sources, nodes, merging)
+
+
+def schema(plan: Plan) -> Schema:
+    """Give the types of a plan's columns as polars has them."""
+    return tuple(DTYPES[kind] for kind in plan.types)
+
+
+def _operator(name: str, plan: Plan) -> Operator:
+    match plan:
+        case Upsert(_, key):
+            return UpsertOperator(name, schema(plan), key)
+        case Map(_, condition, columns):
+            return MapOperator(name, condition, columns)
+        case Arrange(_, key):
+            return ArrangeOperator(name, schema(plan), key)
+        case Join(left, right):
+            return JoinOperator(name, schema(left), schema(right))
+        case LinearAggregate(below, keys, aggregates):
+            return AggregateOperator(name, schema(below), keys, aggregates)
+        case Union():
+            return UnionOperator(name)
+        case Sink(_, _, key, _):
+            return SinkOperator(name, schema(plan), key)
+        case Source():
+            raise TypeError("a source is no operator")

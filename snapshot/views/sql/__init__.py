@@ -1,0 +1,1 @@
+"""SQL of views: the text of a program becomes plans."""

@@ -1,0 +1,181 @@
+"""The plan of a view: a tree of operators over columns that go by position.
+
+These are the operators that the kernels have (`snapshot/views/`). A tree is a value: equal parts of two views
+are one operator, which both share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from strandline.statemachine.views.aggregates import Aggregate
+from strandline.statemachine.views.expressions import Expression
+from strandline.statemachine.views.types import Type
+
+Positions = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """The columns of a topic's records that a view uses, with what decides how records become rows."""
+
+    topic: str
+    mode: str
+    """`append`: each record is a row. `upsert`: each record sets or deletes the row of its key."""
+    options: tuple[tuple[str, str], ...]
+    """Format, `from`, `on_error`, by name and sorted."""
+    columns: tuple[tuple[str, Type], ...]
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return tuple(kind for _, kind in self.columns)
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes: none."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """The last row of each key of a source."""
+
+    input: Source
+    key: Positions
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return self.input.types
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Map:
+    """The rows for which a condition is true, as other columns."""
+
+    input: Plan
+    condition: Expression | None
+    columns: tuple[Expression, ...]
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return tuple(column.type for column in self.columns)
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Arrange:
+    """The rows of the input, kept by a key."""
+
+    input: Plan
+    key: Positions
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return self.input.types
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Pairs of rows with equal keys: the left's columns, then the right's."""
+
+    left: Arrange
+    right: Arrange
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return (*self.left.types, *self.right.types)
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.left, self.right)
+
+
+@dataclass(frozen=True)
+class LinearAggregate:
+    """A row for each group: its keys, then its aggregates. Without aggregates it is DISTINCT."""
+
+    input: Plan
+    keys: Positions
+    aggregates: tuple[Aggregate, ...]
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        keys = (self.input.types[position] for position in self.keys)
+        return (*keys, *(aggregate.result for aggregate in self.aggregates))
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.input,)
+
+
+@dataclass(frozen=True)
+class Union:
+    """The rows of all inputs."""
+
+    inputs: tuple[Plan, ...]
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return self.inputs[0].types
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A view's topic: its rows as values with names, under a key. The topic's own name is no part of it."""
+
+    input: Plan
+    names: tuple[str, ...]
+    key: Positions
+    partitions: int
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return self.input.types
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes."""
+        return (self.input,)
+
+
+Plan = Source | Upsert | Map | Arrange | Join | LinearAggregate | Union | Sink
+
+
+def operators(plan: Plan) -> Iterator[Plan]:
+    """Yield a plan's operators, inputs before those that take them; shared ones once."""
+    seen: set[Plan] = set()
+
+    def below(one: Plan) -> Iterator[Plan]:
+        if one not in seen:
+            seen.add(one)
+            for each in one.inputs:
+                yield from below(each)
+            yield one
+
+    yield from below(plan)

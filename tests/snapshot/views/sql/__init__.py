@@ -1,0 +1,1 @@
+"""SQL of views: what a program means, what it is refused for, and what makes two the same."""

@@ -1,0 +1,202 @@
+"""Views over tables that change, each against DuckDB's answer to the same query over what the tables have."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import duckdb
+import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from strandline.snapshot.views.building import circuit_of
+from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.sql.programs import program_of
+from strandline.snapshot.views.zset import ZSet, zset
+from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.plan import LinearAggregate, Source, operators
+from strandline.statemachine.views.program import Program
+from tests.snapshot.views.circuits import Topic, follow
+from tests.snapshot.views.deltas import Row
+
+TABLES: Final = """
+CREATE TABLE flights (carrier STRING, tailnum STRING, origin STRING, arr_delay DOUBLE, distance BIGINT,
+        hour INT);
+CREATE TABLE planes (tailnum STRING PRIMARY KEY, maker STRING, seats INT) OPTIONS (mode 'upsert');
+CREATE TABLE airports (faa STRING NOT NULL, city STRING, altitude BIGINT, PRIMARY KEY (faa))
+  OPTIONS (topic 'places', mode 'upsert');
+"""
+QUERIES: Final = {
+    "filter": """SELECT _partition, _offset, carrier, distance FROM flights
+        WHERE arr_delay > 10 AND carrier IN ('AA', 'UA') AND NOT hour BETWEEN 3 AND 5""",
+    "group": """SELECT carrier, count(*) AS n, count(arr_delay) AS d, sum(distance) AS s, avg(arr_delay) AS a,
+        sum(arr_delay) AS t, avg(hour) AS h FROM flights GROUP BY carrier""",
+    "having": """SELECT origin, carrier, sum(distance) AS s FROM flights GROUP BY origin, carrier
+        HAVING count(*) > 5 AND sum(distance) > 1000""",
+    "join": """SELECT f._partition, f._offset, f.carrier, p.seats, p.maker FROM flights f JOIN planes p
+        USING (tailnum)
+        WHERE p.seats > 100 OR f.hour = 1""",
+    "join and group": """SELECT p.maker, f.origin, count(*) AS n, sum(f.distance * p.seats) AS s
+        FROM flights f, planes p WHERE f.tailnum = p.tailnum GROUP BY p.maker, f.origin""",
+    "three tables": """SELECT a.city, count(*) AS n, sum(p.seats) AS s FROM flights AS f
+        JOIN planes p ON p.tailnum = f.tailnum JOIN airports a ON f.origin = a.faa AND p.seats > a.altitude
+        WHERE f.arr_delay IS NOT NULL GROUP BY a.city""",
+    "distinct": "SELECT DISTINCT origin, hour FROM flights WHERE carrier <> 'AA'",
+    "union": "SELECT origin AS place FROM flights UNION SELECT city FROM airports",
+    "union all": """SELECT x.place, count(*) AS n, sum(x.v) AS v FROM (SELECT origin AS place, hour AS v
+        FROM flights
+        UNION ALL SELECT faa, altitude FROM airports) AS x GROUP BY x.place""",
+    "with": """WITH late AS (SELECT carrier, arr_delay / 60 AS hours FROM flights WHERE arr_delay > 0)
+        SELECT carrier, count(*) AS n, count(*) FILTER (WHERE hours > 1) AS long,
+        sum(CASE WHEN hours < 1 THEN hours ELSE 1 END) AS s FROM late GROUP BY 1""",
+    "expressions": """SELECT distance % 7 AS d, upper(coalesce(carrier, 'no')) || '!' AS c, count(*) AS n,
+        sum(abs(hour - 12) * 2) AS h FROM flights GROUP BY d, c""",
+    "times": """SELECT date_trunc('hour', _timestamp) AS t, count(*) AS n FROM flights
+        WHERE _timestamp >= TIMESTAMP '2026-01-01 02:00:00' GROUP BY 1""",
+    "self-join": """SELECT a.carrier, count(*) AS n FROM planes p JOIN flights a ON a.tailnum = p.tailnum
+        JOIN flights b ON b.tailnum = a.tailnum AND b.hour = a.hour WHERE a.origin <> b.origin GROUP BY
+        a.carrier""",
+    "upsert": "SELECT tailnum, seats + 1 AS more, if(seats > 100, 'large', 'small') AS size FROM planes",
+    "nothing": """SELECT hour, count(1) AS n FROM flights
+        WHERE carrier = 'AA' AND carrier = 'UA' GROUP BY hour""",
+}
+OVER_VIEW: Final = "SELECT n, count(*) AS carriers, sum(s) AS s FROM v GROUP BY n"
+START: Final = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+STEPS, ROWS = 6, 150
+
+
+class Tables:
+    """Three tables that grow and change at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.flights: list[Row] = []
+        self.planes: dict[str, Row] = {}
+        self.airports: dict[str, Row] = {}
+
+    def step(self) -> dict[str, tuple[list[Row], list[int]]]:
+        """Change all tables; the rows and weights of each topic's records."""
+        pick = self.random.choice
+        flights: list[Row] = []
+        for _ in range(ROWS):
+            number = len(self.flights) + len(flights)
+            place = (number % 3, number, START + dt.timedelta(minutes=number))
+            carrier, origin = pick(["AA", "UA", "DL", None]), pick(["JFK", "LGA", "EWR", None])
+            delay = pick([None, round(self.random.uniform(-60, 200), 1)])
+            distance, hour = pick([None, self.random.randrange(3000)]), self.random.randrange(24)
+            tail = f"N{self.random.randrange(40)}"
+            flights.append((carrier, tail, origin, delay, distance, hour, *place))
+        self.flights += flights
+        planes = self._upserts(self.planes, self._plane)
+        airports = self._upserts(self.airports, self._airport)
+        return {"flights": (flights, [1] * len(flights)), "planes": planes, "places": airports}
+
+    def _plane(self) -> Row:
+        pick = self.random.choice
+        maker, seats = pick(["Airbus", "Boeing", None]), pick([None, self.random.randrange(300)])
+        return f"N{self.random.randrange(40)}", maker, seats
+
+    def _airport(self) -> Row:
+        pick = self.random.choice
+        city = pick(["New York", "Newark", "JFK"])
+        return pick(["JFK", "LGA", "EWR", "SFO"]), city, self.random.randrange(200)
+
+    def _upserts(self, table: dict[str, Row], row: Callable[[], Row]) -> tuple[list[Row], list[int]]:
+        rows: list[Row] = []
+        weights: list[int] = []
+        for _ in range(12):
+            one = row()
+            table.pop(one[0], None)
+            kept = self.random.random() < 0.7
+            if kept:
+                table[one[0]] = one
+            rows.append(one if kept else (one[0], None, None))
+            weights.append(1 if kept else -1)
+        return rows, weights
+
+    def ask(self, query: str) -> list[Row]:
+        columns = {
+            "flights": (FLIGHTS, self.flights),
+            "planes": (("tailnum", "maker", "seats"), [*self.planes.values()]),
+            "airports": (("faa", "city", "altitude"), [*self.airports.values()]),
+        }
+        with duckdb.connect() as database:
+            for name, (names, rows) in columns.items():
+                frame = pl.DataFrame(rows, schema=[*names], orient="row", infer_schema_length=None)
+                # DuckDB's times without a zone are compared as they are written, ours are UTC.
+                frame = frame.with_columns(pl.col(pl.Datetime).dt.replace_time_zone(None))
+                database.register(name, pa.Table.from_batches(frame.to_arrow().to_batches()))
+            return database.execute(query).fetchall()
+
+
+FLIGHTS: Final = (
+    "carrier", "tailnum", "origin", "arr_delay", "distance", "hour", "_partition", "_offset", "_timestamp",
+)  # fmt: skip
+COLUMNS: Final = {
+    "flights": FLIGHTS,
+    "planes": ("tailnum", "maker", "seats"),
+    "places": ("faa", "city", "altitude"),
+}
+
+
+def deltas(program: Program, records: dict[str, tuple[list[Row], list[int]]]) -> Iterator[tuple[str, ZSet]]:
+    """The records as each source of a program takes them: its columns of its topic."""
+    for name, plan in program.operators().items():
+        if isinstance(plan, Source):
+            rows, weights = records[plan.topic]
+            places = [COLUMNS[plan.topic].index(column) for column, _ in plan.columns]
+            chosen = [[row[place] for place in places] for row in rows]
+            yield name, zset(tuple(DTYPES[kind] for _, kind in plan.columns), chosen, weights)
+
+
+def in_order(rows: Sequence[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: [str(value)[:19] for value in row if not isinstance(value, float)])
+
+
+def close(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
+        return one == other.replace(tzinfo=dt.UTC)
+    return bool(one == other)
+
+
+def check(found: Sequence[Row], wanted: Sequence[Row]) -> None:
+    assert len(found) == len(wanted)
+    for one, other in zip(in_order(found), in_order(wanted), strict=True):
+        assert all(map(close, one, other)), (one, other)
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_view_is_its_query_after_every_step(name: str) -> None:
+    program = program_of(f"{TABLES} CREATE VIEW v AS {QUERIES[name]};")
+    circuit = circuit_of(program)
+    follow(circuit)
+    (view,) = program.views
+    assert view.sink is not None
+    topic, tables = Topic(view.sink.key), Tables(len(name))
+    for _ in range(STEPS):
+        for changes in circuit.step(dict(deltas(program, tables.step()))).values():
+            topic.take(changes)
+        check([*topic.rows.values()], tables.ask(QUERIES[name]))
+    assert topic.rows or name == "nothing"
+
+
+def test_a_view_over_a_view_shares_its_operators() -> None:
+    over = f"{TABLES} CREATE VIEW v AS {QUERIES['group']}; CREATE VIEW w AS {OVER_VIEW};"
+    program = program_of(over)
+    first, second = program.views
+    kept, also = ({each for each in operators(view.rows) if each.inputs} for view in (first, second))
+    assert any(isinstance(each, LinearAggregate) for each in kept & also)
+    circuit = circuit_of(program)
+    follow(circuit)
+    tables = Tables(5)
+    assert second.sink is not None
+    topic = Topic(second.sink.key)
+    for _ in range(STEPS):
+        topic.take(circuit.step(dict(deltas(program, tables.step())))[digest(second.sink)])
+    check([*topic.rows.values()], tables.ask(f"WITH v AS ({QUERIES['group']}) {OVER_VIEW}"))
