@@ -65,6 +65,10 @@ class KafkaError(StrEnum):
     STALE_MEMBER_EPOCH = auto()
     INVALID_REGISTRATION = auto()
     INVALID_REGULAR_EXPRESSION = auto()
+    UNSUPPORTED_SASL_MECHANISM = auto()
+    RESOURCE_NOT_FOUND = auto()
+    DUPLICATE_RESOURCE = auto()
+    UNACCEPTABLE_CREDENTIAL = auto()
 
 
 class Refused(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from strandline.node.config.values import (
     any_port,
     choice,
+    flag,
     optional_text,
     some_text,
 )
@@ -25,7 +26,8 @@ from strandline.node.kafka.wire.tls import TlsSettings
 from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
 
 SECTION: Final = "listeners"
-PROTOCOLS: Final = ("PLAINTEXT", "SSL")
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,31}")
 
 
@@ -49,13 +51,27 @@ class ListenerSection:
     client_certificate: str = "none"
     tls_version: str = "1.2"
     principal_rules: tuple[str, ...] = ()
+    mechanisms: tuple[str, ...] = MECHANISMS[:2]
+    """SASL mechanisms, where clients log in."""
+    plain_without_tls: bool = False
+    """Whether it is meant that passwords cross the network as they are."""
     section: str = ""
     """Its section of the configuration, where that is not [listeners.<name>]."""
 
     @property
+    def has_tls(self) -> bool:
+        """Whether clients speak TLS."""
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def has_sasl(self) -> bool:
+        """Whether clients log in."""
+        return self.protocol.startswith("SASL_")
+
+    @property
     def tls(self) -> TlsSettings | None:
         """None for a listener without TLS."""
-        if self.protocol != "SSL":
+        if not self.has_tls:
             return None
         rules = PrincipalRules.parse(self.principal_rules)
         return TlsSettings(
@@ -65,9 +81,9 @@ class ListenerSection:
     @property
     def address(self) -> ListenAddress:
         """For the server."""
-        return ListenAddress(
-            self.host, self.port, self.name, self.tls, self.section or f"{SECTION}.{self.name}"
-        )
+        mechanisms = self.mechanisms if self.has_sasl else ()
+        section = self.section or f"{SECTION}.{self.name}"
+        return ListenAddress(self.host, self.port, self.name, self.tls, mechanisms, section)
 
 
 def is_loopback(host: str) -> bool:
@@ -100,6 +116,13 @@ def _protocol(value: Any) -> str:
     return str(name)
 
 
+def _mechanisms(value: Any) -> tuple[str, ...]:
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list) or not found or not set(map(str, found)).issubset(MECHANISMS):
+        raise ValueError(f"{value!r} is not a list of some of {', '.join(MECHANISMS)}")
+    return tuple(dict.fromkeys(found))
+
+
 def _rules(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
@@ -120,6 +143,8 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "client_certificate": choice("none", "wanted", "required"),
     "tls_version": lambda value: choice("1.2", "1.3")(str(value)),
     "principal_rules": _rules,
+    "mechanisms": _mechanisms,
+    "plain_without_tls": flag,
 }
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
 assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}
@@ -149,13 +174,14 @@ def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | 
     taken: dict[tuple[str, int], str] = {}
     for listener in listeners:
         section = f"{SECTION}.{listener.name}"
-        if (mistake := _tls_mistake(listener)) is not None:
+        if (mistake := _tls_mistake(listener) or _sasl_mistake(listener)) is not None:
             return f"{section}.{mistake}"
-        if not insecure and not is_loopback(listener.host) and listener.client_certificate != "required":
+        proved = listener.client_certificate == "required" or listener.protocol == "SASL_SSL"
+        if not insecure and not is_loopback(listener.host) and not proved:
             return (
                 f"{section}.host: {listener.host} can be reached from other machines, and clients need not "
-                'prove their names: set protocol = "SSL" and client_certificate = "required", or listen on '
-                "127.0.0.1, or set insecure = true if every machine that reaches it is trusted"
+                'prove their names: set protocol = "SASL_SSL", or client_certificate = "required", or listen '
+                "on 127.0.0.1, or set insecure = true if every machine that reaches it is trusted"
             )
         key = "advertised_host" if listener.advertised_host else "host"
         told = listener.advertised_host or listener.host
@@ -171,8 +197,21 @@ def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | 
     return None
 
 
+def _sasl_mistake(listener: ListenerSection) -> str | None:
+    default = ListenerSection("")
+    for key in ("mechanisms", "plain_without_tls"):
+        if not listener.has_sasl and getattr(listener, key) != getattr(default, key):
+            return f"{key}: no client logs in by {listener.protocol}: set protocol, or leave this key out"
+    if "PLAIN" in listener.mechanisms and not listener.has_tls and not listener.plain_without_tls:
+        return (
+            "mechanisms: by PLAIN and without TLS every password crosses the network as it is: set protocol "
+            'to "SASL_SSL", or plain_without_tls = true if that is meant'
+        )
+    return None
+
+
 def _tls_mistake(listener: ListenerSection) -> str | None:
-    if listener.protocol != "SSL":
+    if not listener.has_tls:
         default = ListenerSection("")
         given = [key for key in _TLS_KEYS if getattr(listener, key) != getattr(default, key)]
         if given:

@@ -73,7 +73,7 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{value!r} is neither true nor false")
     return value
@@ -277,7 +277,7 @@ any_port = _whole(0, 65535)
 _count = _whole(1, 10_000)
 
 READERS: dict[str, Callable[[Any], Any]] = {
-    "insecure": _flag,
+    "insecure": flag,
     "node.id": _node_id,
     "node.data": _folder,
     "cluster.id": _name,
@@ -295,11 +295,11 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "admin.hosts": _hosts,
     "storage.url": _url,
     "storage.options": _options,
-    "storage.volatile": _flag,
-    "topics.auto_create": _flag,
+    "storage.volatile": flag,
+    "topics.auto_create": flag,
     "topics.partitions": _count,
     "topics.replication_factor": _whole(0, 2**15 - 1),
-    "topics.leader_rebalance": _flag,
+    "topics.leader_rebalance": flag,
     "topics.leader_rebalance_seconds": _positive_seconds,
     "batching.target_bytes": _size,
     "batching.max_object_bytes": _size,

@@ -17,11 +17,13 @@ from strandline.statemachine.controller import (
     hosted_groups,
     node_folders,
     replica_moves,
+    scram_credentials,
 )
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterGroupConfigs,
+    AlterScramCredentials,
     Bootstrap,
     Command,
     ControllerCheckpoint,
@@ -53,6 +55,7 @@ from strandline.statemachine.controller.controller_state import (
 )
 from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.hosted_groups import GroupChanges
+from strandline.statemachine.controller.scram_credentials import Credentials
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
@@ -139,6 +142,8 @@ class Controller:
                 return self._configure(index, command)
             case DeleteTopic():
                 return self._delete(index, command)
+            case AlterScramCredentials():
+                return scram_credentials.alter(state.credentials, command)
             case AdvanceClusterEpoch():
                 state.cluster_epoch = max(state.cluster_epoch, command.epoch)
                 return state.cluster_epoch
@@ -150,7 +155,8 @@ class Controller:
                 state.collection_paused = command.paused
                 return command.paused
             case ControllerCheckpoint():
-                self._on_checkpoint(index, self.capture())
+                published = state.capture(secrets=False)
+                self._on_checkpoint(index, lambda: published)
                 return index
             case _:
                 return self._put(index, command)
@@ -200,6 +206,11 @@ class Controller:
     def group_configs(self, group_id: str) -> Configs:
         """The configurations that a consumer group sets."""
         return self._state.group_configs.get(group_id, _NO_CONFIGS)
+
+    @property
+    def credentials(self) -> Credentials:
+        """Users' SCRAM credentials, by user and mechanism."""
+        return self._state.credentials
 
     @property
     def configured_groups(self) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ class ControllerOpcode(IntEnum):
     REPLACE_GROUP_CONFIGS = 20
     MOVE_REPLICAS = 21
     REPLICAS_MOVED = 22
+    ALTER_SCRAM_CREDENTIALS = 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,18 @@ class ReplaceGroupConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterScramCredentials:
+    """Change a user's SCRAM credentials, all or none (KIP-554). Result: how many the user has then.
+
+    `deletions` are mechanisms; an upsertion is mechanism, iterations, salt, stored key and server key.
+    """
+
+    user: str
+    deletions: Sequence[int]
+    upsertions: Sequence[tuple[int, int, bytes, bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceClusterEpoch:
     """Raise the cluster epoch to `epoch`. Result: the epoch as it then is, higher if it lost a race."""
 
@@ -323,6 +336,7 @@ Command = (
     | ReplicasJoined
     | MoveReplicas
     | ReplicasMoved
+    | AlterScramCredentials
 )
 
 
@@ -412,6 +426,23 @@ _node = _whole(1, 2**16 - 1)
 _port = _whole(1, 2**16 - 1)
 
 
+def _mechanisms(value: Any) -> tuple[int, ...]:
+    return tuple(_id32(mechanism) for mechanism in _array(value))
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise Corruption(f"{type(value).__name__} is not bytes")
+    return value
+
+
+def _credentials(value: Any) -> tuple[tuple[int, int, bytes, bytes, bytes], ...]:
+    return tuple(
+        (_id32(mechanism), _id32(iterations), _bytes(salt), _bytes(stored_key), _bytes(server_key))
+        for mechanism, iterations, salt, stored_key, server_key in map(_array, _array(value))
+    )
+
+
 MAX_LISTENERS = 16
 """Of one node; Kafka names no bound, and a node of a cluster with several networks has three or four."""
 
@@ -474,6 +505,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.REPLACE_TOPIC_CONFIGS: (ReplaceTopicConfigs, (_topic_id, _configs)),
     ControllerOpcode.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
     ControllerOpcode.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
+    ControllerOpcode.ALTER_SCRAM_CREDENTIALS: (AlterScramCredentials, (_text, _mechanisms, _credentials)),
     ControllerOpcode.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
     ControllerOpcode.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 import msgpack
 
 from strandline.statemachine.controller.assignment import Load
+from strandline.statemachine.controller.scram_credentials import ScramCredential
 from strandline.statemachine.controller.settings import Configs
 
-SNAPSHOT_FORMAT = 5
+SNAPSHOT_FORMAT = 6
 BEFORE_LISTENERS = 4
-"""The format before this one, which is read too: a node's row ends before its listeners, and there are no
-moves."""
+"""The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
+BEFORE_CREDENTIALS = 5
+"""The format before this one, which is read too: no user has credentials."""
 DEFAULT_LISTENER = "kafka"
 """The listener of a node that names none."""
 CONTROLLER_GROUP = 0
@@ -167,6 +169,8 @@ class ControllerState:
         """Log index of the newest deletion that is no longer remembered; 0 for none."""
         self.group_configs: dict[str, Configs] = {}
         """Of the groups that set any, in the order in which they first did."""
+        self.credentials: dict[tuple[str, int], ScramCredential] = {}
+        """By user and mechanism, in the order in which they came."""
         self.by_name: dict[str, Topic] = {}
         self.colliding: dict[str, str] = {}
         """The name of the topic whose metrics would go by this one, see `metric_name`."""
@@ -229,8 +233,11 @@ class ControllerState:
         """Load of each registered node."""
         return {node: Load(self.led.get(node, 0), len(self.hosted.get(node, ()))) for node in self.nodes}
 
-    def capture(self) -> bytes:
-        """The state as a msgpack map, its rows arrays: equal states give equal bytes."""
+    def capture(self, *, secrets: bool = True) -> bytes:
+        """The state as a msgpack map, its rows arrays: equal states give equal bytes.
+
+        Without `secrets` it has no users' credentials, for readers of the storage have no use for them.
+        """
         values = {name: getattr(self, name) for name in _SCALARS}
         rows: dict[str, Any] = {
             "topics": list(self.topics.values()),
@@ -241,6 +248,7 @@ class ControllerState:
             "moved": sorted(self.moved),
             "deleted": list(self.deleted.items()),
             "group_configs": list(self.group_configs.items()),
+            "credentials": [[*key, *value] for key, value in self.credentials.items()] if secrets else [],
         }
         packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
         return packed
@@ -258,12 +266,17 @@ class ControllerState:
             if version == BEFORE_LISTENERS:
                 later = {name: fields.pop(name) for name in ("deleted", "group_configs")}
                 fields |= {"moves": [], "moved": [], **later}
-            elif version < SNAPSHOT_FORMAT:
+            elif version < BEFORE_LISTENERS:
                 raise ValueError(
                     f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
-                    f"and {SNAPSHOT_FORMAT}"
+                    f"to {SNAPSHOT_FORMAT}"
                 )
-            names = "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs"
+            if version <= BEFORE_CREDENTIALS:
+                fields["credentials"] = []
+            names = (
+                "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs",
+                "credentials",
+            )  # fmt: skip
             if tuple(fields) != (*_SCALARS, *names):
                 raise ValueError(f"its fields are {', '.join(map(str, fields))}")
             state = cls()
@@ -282,6 +295,8 @@ class ControllerState:
             state.moved = set(fields["moved"])
             state.deleted = dict(fields["deleted"])
             state.group_configs = dict(fields["group_configs"])
+            for user, mechanism, *values in fields["credentials"]:
+                state.credentials[user, mechanism] = ScramCredential(*values)
             if state.places and max(state.places) >= state.next_group:
                 raise ValueError(f"group {max(state.places)} was never allocated")
         except Exception as error:

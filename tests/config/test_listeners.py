@@ -31,6 +31,25 @@ principal_rules = ["RULE:^CN=([^,]+).*$/$1/L", "DEFAULT"]
 """
 
 
+SASL = """
+[listeners.a]
+protocol = "SASL_PLAINTEXT"
+"""
+
+
+def test_clients_log_in_where_the_protocol_says_so(tmp_path: Path) -> None:
+    (one,) = loaded(tmp_path, GOOD + SASL).listeners
+    assert one.address.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+    assert one.address.tls is None
+    meant = f'{GOOD}{SASL}plain_without_tls = true\nmechanisms = ["PLAIN"]'
+    (one,) = loaded(tmp_path, meant).listeners
+    assert one.address.mechanisms == ("PLAIN",)
+    open_to_all = f'[listeners.a]\nhost = "10.0.0.1"{TLS}mechanisms = "PLAIN,SCRAM-SHA-512"\n'
+    (one,) = loaded(tmp_path, GOOD + open_to_all.replace('"SSL"', '"SASL_SSL"')).listeners
+    assert one.address.mechanisms == ("PLAIN", "SCRAM-SHA-512")
+    assert one.address.tls is not None
+
+
 def test_without_listeners_the_one_of_kafka_is_there(tmp_path: Path) -> None:
     config = loaded(tmp_path, STRANDLINE_KAFKA_PORT="7")
     (one,) = config.listeners
@@ -123,6 +142,11 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
             f'[listeners.a]{TLS}host = "::"\nca = "/ca"\nclient_certificate = "required"',
             "listeners.a.host: clients would be told to connect to ::",
         ),
+        ('[listeners.a]\nmechanisms = ["PLAIN"]', "mechanisms: no client logs in by PLAINTEXT: set protocol"),
+        (f'{SASL}mechanisms = ["PLAIN"]', "by PLAIN and without TLS every password crosses the network"),
+        (f'{SASL}mechanisms = ["GSSAPI"]', "is not a list of some of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"),
+        (f"{SASL}mechanisms = []", "is not a list of some of"),
+        (f'{SASL}host = "10.0.0.1"', "a.host: 10.0.0.1 can be reached from other"),
         ("".join(f"[listeners.l{n}]\nport = 0\n" for n in range(17)), "17 listeners are more than 16"),
     ],
 )

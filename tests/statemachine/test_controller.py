@@ -14,6 +14,7 @@ from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterGroupConfigs,
+    AlterScramCredentials,
     AlterTopicConfigs,
     Bootstrap,
     Command,
@@ -422,6 +423,7 @@ COMMANDS: list[Command] = [
     SetCollection(False),
     AlterGroupConfigs("g", (ConfigChange(ConfigOperation.SET, "a", "b"),)),
     ReplaceGroupConfigs("g", (("a", "b"),)),
+    AlterScramCredentials("alice", (2,), ((1, 4096, b"salt", bytes(32), bytes(32)),)),
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
     ReplaceNode(3, 2**62),
     ReplicasLeft(3, 7, (0, 1, 2)),
@@ -555,7 +557,7 @@ def test_a_snapshot_names_its_fields() -> None:
         "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
         "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
         "collection_paused", "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted",
-        "group_configs",
+        "group_configs", "credentials",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -564,8 +566,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 6, "it has format 6, this release reads up to 5: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 and 5"),
+        ("format", 7, "it has format 7, this release reads up to 6: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 6"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

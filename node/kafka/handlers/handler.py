@@ -44,8 +44,10 @@ from strandline.node.kafka.handlers import (
     offset_for_leader_epoch,
     produce,
     reassignments,
+    sasl,
     sync_group,
     txn_offset_commit,
+    user_scram_credentials,
     write_txn_markers,
 )
 from strandline.node.kafka.handlers.context import BrokerContext
@@ -94,6 +96,11 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.LIST_TRANSACTIONS: list_transactions.list_transactions,
         ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_group_heartbeat.consumer_group_heartbeat,
         ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.consumer_group_describe,
+        ApiKey.SASL_HANDSHAKE: sasl.sasl_handshake,
+        ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: user_scram_credentials.describe_client_quotas,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: user_scram_credentials.describe_user_scram_credentials,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS: user_scram_credentials.alter_user_scram_credentials,
         ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.list_config_resources,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,

@@ -15,6 +15,7 @@ from typing import Any
 
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
+from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
 from strandline.node.kafka.wire.session import Session
 from strandline.node.kafka.wire.tls import TlsFilesError, TlsKeeper, TlsSettings
@@ -32,6 +33,8 @@ class ListenAddress:
     port: int
     name: str = DEFAULT_LISTENER
     tls: TlsSettings | None = None
+    mechanisms: tuple[str, ...] = ()
+    """SASL mechanisms; none where clients do not log in."""
     section: str = "kafka"
     """Its section of the configuration, for messages."""
 
@@ -55,7 +58,7 @@ class KafkaServer:
         self.loop = loop
         self.config = config
         self.counters: Counter[str] = Counter()
-        """`connections`, `requests`, and `closed_<reason>` for each CloseReason; totals since the start."""
+        """`connections`, `requests`, `logins`, `closed_<reason>` by CloseReason: totals since the start."""
         self.request_bytes = 0
         """Bytes of frames that were admitted and not yet answered, of all connections."""
         # Received bytes are parsed before any other connection is read, so one buffer serves all.
@@ -67,6 +70,8 @@ class KafkaServer:
         self.handshakes: Counter[str] = Counter()
         """TLS handshakes that are `done` and `failed`; totals since the start."""
         self.handshakes_under_way = 0
+        self.logging_in = 0
+        """Connections that have to log in and have not."""
         self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
         self._keepers: dict[str, TlsKeeper] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -125,13 +130,19 @@ class KafkaServer:
         name = address.name
         if address.tls is None:
             return await self.loop.create_server(
-                lambda: Connection(self, Session(name)), address.host, address.port, start_serving=False
+                lambda: self._connection(address), address.host, address.port, start_serving=False
             )
         keeper = self._keepers[name] = TlsKeeper(address.tls, name, loop=self.loop)
         keeper.open()
-        listener = TlsListener(self, name, keeper)
+        make = (lambda: self._connection(address)) if address.mechanisms else None
+        listener = TlsListener(self, name, keeper, make)
         await listener.bind(address.host, address.port)
         return listener
+
+    def _connection(self, address: ListenAddress) -> Connection:
+        if address.mechanisms:
+            return SaslConnection(self, address.name, address.mechanisms)
+        return Connection(self, Session(address.name))
 
     async def stop(self, grace_seconds: float) -> None:
         """Accept and read nothing more, give open requests `grace_seconds`, then end every connection."""

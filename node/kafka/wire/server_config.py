@@ -33,6 +33,12 @@ class ServerConfig:
     """A TLS handshake must be over this long after it began."""
     tls_shutdown_seconds: float = 5.0
     """Time that a client has to say that it has seen the end of the stream."""
+    max_logging_in: int = 1_000
+    """Connections that have to log in and have not."""
+    max_login_bytes: int = 64 * 1024
+    """Of a frame before the login: some hundred bytes in SCRAM and PLAIN."""
+    login_seconds: float = 30.0
+    """A login must be over this long after the connection began."""
     sweep_seconds: float = 5.0
     """Interval at which these times are checked: each is kept to within this."""
 
@@ -47,6 +53,7 @@ class CloseReason(StrEnum):
     REFUSED = "refused_by_handler"
     FULL = "too_many_connections"
     HANDSHAKE = "tls_handshake"
+    LOGIN = "not_logged_in"
     IDLE = "idle"
     SLOW_SENDER = "slow_sender"
     SLOW_READER = "slow_reader"

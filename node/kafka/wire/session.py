@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
@@ -19,6 +19,19 @@ class Session:
     """The client is told the addresses of this listener."""
     principal: str = ANONYMOUS
     """Kafka's KafkaPrincipal as text: `User:` and the name that TLS or SASL has proved."""
+
+
+@dataclass(slots=True, eq=False)
+class SaslSession(Session):
+    """The session of a client that has to log in; handlers move it on, and the connection looks at it."""
+
+    mechanisms: tuple[str, ...] = ()
+    """SASL mechanisms that the listener takes."""
+    exchange: Any = None
+    """State of the login between two requests; None before its first."""
+    logged_in: bool = False
+    failure: str = ""
+    """The cause, once a login has failed: the answer is sent, and the connection ends."""
 
 
 UNNAMED: Final = Session(DEFAULT_LISTENER)

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from strandline.node.kafka.wire.connection import Connection, Listener
@@ -52,8 +53,12 @@ class _TlsConnection(Connection):
 class TlsListener:
     """One address on which clients speak TLS."""
 
-    def __init__(self, server: TlsServer, name: str, keeper: TlsKeeper) -> None:
+    def __init__(
+        self, server: TlsServer, name: str, keeper: TlsKeeper, make: Callable[[], Connection] | None
+    ) -> None:
+        """`make` gives the connection of a client that logs in; None where a certificate is its name."""
         self._server = server
+        self._make = make or (lambda: _TlsConnection(server, name, keeper))
         self._name = name
         self._keeper = keeper
         self._sockets: list[socket.socket] = []
@@ -113,7 +118,7 @@ class TlsListener:
         server.handshakes_under_way += 1
         try:
             await server.loop.connect_accepted_socket(
-                lambda: _TlsConnection(server, self._name, self._keeper),
+                self._make,
                 sock,
                 ssl=self._keeper.context,
                 ssl_handshake_timeout=config.handshake_seconds,

@@ -137,11 +137,16 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(handler: Handler, tls: TlsSettings | None = None, **config: Any) -> AsyncIterator[Served]:
+async def serve(
+    handler: Handler,
+    tls: TlsSettings | None = None,
+    mechanisms: tuple[str, ...] = (),
+    **config: Any,
+) -> AsyncIterator[Served]:
     problems: list[ConnectionProblem] = []
     loop = asyncio.get_running_loop()
     server = KafkaServer(handler, loop=loop, config=ServerConfig(**config), on_problem=problems.append)
-    await server.start([ListenAddress("127.0.0.1", 0, tls=tls)])
+    await server.start([ListenAddress("127.0.0.1", 0, tls=tls, mechanisms=mechanisms)])
     served = Served(server, problems)
     try:
         yield served

@@ -15,16 +15,23 @@ KAFKA = {
     "ALTER_CONFIGS": (0, 2), "CREATE_PARTITIONS": (0, 3), "DELETE_GROUPS": (0, 2), "ELECT_LEADERS": (0, 2),
     "INCREMENTAL_ALTER_CONFIGS": (0, 1), "OFFSET_DELETE": (0, 0), "DESCRIBE_CLUSTER": (0, 2),
     "DESCRIBE_PRODUCERS": (0, 0), "DESCRIBE_TRANSACTIONS": (0, 0), "LIST_TRANSACTIONS": (0, 2),
+    "SASL_HANDSHAKE": (0, 1), "SASL_AUTHENTICATE": (0, 2), "DESCRIBE_CLIENT_QUOTAS": (0, 1),
+    "DESCRIBE_USER_SCRAM_CREDENTIALS": (0, 0), "ALTER_USER_SCRAM_CREDENTIALS": (0, 0),
     "CONSUMER_GROUP_HEARTBEAT": (0, 1), "CONSUMER_GROUP_DESCRIBE": (0, 1), "LIST_CONFIG_RESOURCES": (0, 1),
 }  # fmt: skip
 """What kafka-clients 4.1.0's ApiKeys gives as the latest stable version, and the oldest there is."""
 FOR_BROKERS = {ApiKey.ADD_PARTITIONS_TO_TXN: 3}
 """Versions above these are spoken between Kafka's brokers only."""
 
+OUTSIDE_REQUESTS = {ApiKey.SASL_HANDSHAKE: 1}
+"""Versions below these go on with bytes that are in no request."""
+
 
 def test_every_stable_version_of_kafka_s_is_on_offer_and_no_other() -> None:
     offered = {api.key.name: (api.first, api.last) for api in APIS.values()}
     kafka = {name: KAFKA[name] for name in offered}
+    for key, first in OUTSIDE_REQUESTS.items():
+        kafka[key.name] = first, kafka[key.name][1]
     for key, last in FOR_BROKERS.items():
         kafka[key.name] = kafka[key.name][0], last
     assert offered == kafka

@@ -1,0 +1,81 @@
+"""A connection whose client has to log in: until then it may cost little, and ask for nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, Protocol
+
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.connection import Connection, Listener
+from strandline.node.kafka.wire.framing import NO_FRAME
+from strandline.node.kafka.wire.request_slot import RequestSlot
+from strandline.node.kafka.wire.server_config import CloseReason
+from strandline.node.kafka.wire.session import SaslSession
+
+BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+class SaslServer(Listener, Protocol):
+    """The server, as connections use it whose clients have to log in."""
+
+    logging_in: int
+    """Connections that have not logged in yet."""
+
+
+class SaslConnection(Connection):
+    """As a Connection, once its client has logged in."""
+
+    def __init__(self, server: SaslServer, listener: str, mechanisms: tuple[str, ...]) -> None:
+        self._sasl = SaslSession(listener, mechanisms=mechanisms)
+        super().__init__(server, self._sasl)
+        self._sasl_server = server
+        self._parser.max_frame_bytes = server.config.max_login_bytes
+        self._opened = server.loop.time()
+        self._logging_in = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        server, most = self._sasl_server, self._config.max_logging_in
+        server.logging_in += 1
+        self._logging_in = True
+        super().connection_made(transport)
+        if server.logging_in > most:
+            self.close(CloseReason.FULL, f"{most} connections have not logged in already")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._decided()
+        super().connection_lost(exc)
+
+    def check(self, now: float) -> None:
+        seconds = self._config.login_seconds
+        if self._logging_in and now - self._opened > seconds:
+            self.close(CloseReason.LOGIN, f"listener {self._sasl.listener}: no login within {seconds:g} s")
+        super().check(now)
+
+    def _start(self, slot: RequestSlot) -> None:
+        if not self._sasl.logged_in and (slot.api is None or slot.api.key not in BEFORE_LOGIN):
+            asked = "an unknown request" if slot.api is None else slot.api.key.name
+            self._fail(slot, CloseReason.LOGIN, f"listener {self._sasl.listener}: {asked} before a login")
+        else:
+            super()._start(slot)
+
+    def _answer(self, slot: RequestSlot, answer: Any) -> None:
+        super()._answer(slot, answer)
+        if not self._logging_in:
+            return
+        if self._sasl.failure:
+            self._waiting.clear()
+            # Requests are answered one by one until the login: those behind this one were not begun.
+            last = self._slots[0] if self._slots else RequestSlot(NO_FRAME, None)
+            if not self._slots:
+                self._slots.append(last)
+            message = f"listener {self._sasl.listener}: {self._sasl.failure}"
+            self._end_at(last, CloseReason.LOGIN, message)
+        elif self._sasl.logged_in:
+            self._parser.max_frame_bytes = self._config.max_frame_bytes
+            self._server.counters["logins"] += 1
+            self._decided()
+
+    def _decided(self) -> None:
+        if self._logging_in:
+            self._logging_in = False
+            self._sasl_server.logging_in -= 1

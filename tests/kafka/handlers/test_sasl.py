@@ -1,0 +1,310 @@
+"""Logins: SCRAM and PLAIN step by step, what fails them, and that a failure tells nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
+from strandline.node.kafka.handlers.scram import ScramExchange, ScramFailed, credential_of, stranger
+from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.session import ANONYMOUS, SaslSession
+from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
+from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.scram_client import ScramClient, salted_password
+from tests.runtime.jumping_loop import run
+
+HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
+ALTER, DESCRIBE = ApiKey.ALTER_USER_SCRAM_CREDENTIALS, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS
+ALL = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+SHA_256, SHA_512 = ScramMechanism
+NAMES = {SHA_256: "sha256", SHA_512: "sha512"}
+
+
+async def add(node: FakeNode, user: str, password: str, mechanism: ScramMechanism = SHA_256) -> None:
+    salted = salted_password(password, b"0123456789", 4096, NAMES[mechanism])
+    upsertion = {
+        "name": user, "mechanism": int(mechanism), "iterations": 4096,
+        "salt": b"0123456789", "salted_password": salted,
+    }  # fmt: skip
+    answer = await node.ask(ALTER, deletions=(), upsertions=(upsertion,))
+    assert [one.error_code for one in answer.results] == [ErrorCode.none]
+
+
+async def with_users() -> FakeNode:
+    node = FakeNode()
+    await add(node, "alice", "wonder,land=")
+    await add(node, "bob", "builder", SHA_512)
+    await add(node, "a,b=c", "odd")
+    return node
+
+
+async def login(node: FakeNode, client: ScramClient, mechanism: str = "SCRAM-SHA-256") -> Any:
+    """The session, and the last answer."""
+    session = node.session = SaslSession("public", mechanisms=ALL)
+    answer = await node.ask(HANDSHAKE, mechanism=mechanism)
+    assert (answer.error_code, answer.mechanisms) == (ErrorCode.none, ALL)
+    answer = await node.ask(AUTHENTICATE, auth_bytes=client.first())
+    if answer.error_code is ErrorCode.none:
+        assert not session.logged_in
+        answer = await node.ask(AUTHENTICATE, auth_bytes=client.final(answer.auth_bytes))
+    return session, answer
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mechanism"),
+    [("alice", "wonder,land=", SHA_256), ("bob", "builder", SHA_512), ("a,b=c", "odd", SHA_256)],
+)
+def test_the_right_password_logs_in_and_the_server_proves_itself(
+    user: str, password: str, mechanism: ScramMechanism
+) -> None:
+    async def test() -> None:
+        node = await with_users()
+        client = ScramClient(user, password, NAMES[mechanism])
+        session, answer = await login(node, client, f"SCRAM-SHA-{256 * mechanism}")
+        assert answer.error_code is ErrorCode.none
+        assert answer.auth_bytes == client.expected
+        assert (session.logged_in, session.principal, session.failure) == (True, f"User:{user}", "")
+        again = await node.ask(HANDSHAKE, mechanism="PLAIN")
+        assert again.error_code is ErrorCode.illegal_sasl_state
+        again = await node.ask(AUTHENTICATE, auth_bytes=b"")
+        assert again.error_code is ErrorCode.illegal_sasl_state
+        assert session.principal == f"User:{user}"
+
+    run(test)
+
+
+def test_an_unknown_user_and_a_wrong_password_look_alike() -> None:
+    async def test() -> None:
+        node = await with_users()
+        told = []
+        for user in ("alice", "nobody", "bob"):  # bob has no credential for this mechanism
+            node.session = SaslSession("public", mechanisms=ALL)
+            client = ScramClient(user, "wrong")
+            await node.ask(HANDSHAKE, mechanism="SCRAM-SHA-256")
+            first = await node.ask(AUTHENTICATE, auth_bytes=client.first())
+            began = node.loop.time()
+            final = await node.ask(AUTHENTICATE, auth_bytes=client.final(first.auth_bytes))
+            took = node.loop.time() - began
+            fields = dict(field.split("=", 1) for field in first.auth_bytes.decode().split(","))
+            assert final.auth_bytes == b""
+            assert not node.session.logged_in
+            assert node.session.principal == ANONYMOUS
+            assert node.session.failure == (
+                f"a login failed: user {user!r} is unknown, or its password is wrong"
+            )
+            told.append(
+                (first.error_code, fields["i"], final.error_code, final.error_message, round(took, 6))
+            )
+        assert set(told) == {
+            (
+                ErrorCode.none,
+                "4096",
+                ErrorCode.sasl_authentication_failed,
+                "Authentication failed: invalid credentials",
+                FAILED_SECONDS,
+            )
+        }
+
+    run(test)
+
+
+def test_a_stranger_s_salt_is_always_the_same_and_depends_on_the_cluster() -> None:
+    one = stranger(SHA_256, "nobody", b"secret")
+    assert one == stranger(SHA_256, "nobody", b"secret")
+    assert one.salt != stranger(SHA_256, "nobody", b"other").salt
+    assert one.salt != stranger(SHA_512, "nobody", b"secret").salt
+    assert one.salt != stranger(SHA_256, "somebody", b"secret").salt
+    assert len(one.salt) == 26
+
+
+def test_no_proof_is_right_for_a_stranger() -> None:
+    """Not even one that is computed from the keys that the stranger seems to have."""
+    exchange = ScramExchange(SHA_256, lambda user: None, b"secret", "server")
+    client = ScramClient("nobody", "x")
+    first = exchange.first(client.first())
+    seems = stranger(SHA_256, "nobody", b"secret")
+    known = ScramExchange(SHA_256, lambda user: credential_for(seems), b"secret", "server")
+    assert known.first(client.first()) == first
+    final = client.final(first)
+    assert known.final(final) == client.expected
+    with pytest.raises(ScramFailed, match="is unknown, or its password is wrong"):
+        exchange.final(final)
+
+
+def credential_for(seems: ScramCredential) -> ScramCredential:
+    salted = salted_password("x", seems.salt, seems.iterations)
+    return credential_of(SHA_256, salted, seems.salt, seems.iterations)
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    credential = credential_of(SHA_256, salted_password("pencil", salt, 4096), salt, 4096)
+    exchange = ScramExchange(SHA_256, lambda user: credential, b"", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+    first = exchange.first(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    assert first == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+    final = exchange.final(
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    )
+    assert final == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+def test_a_recorded_login_cannot_be_played_again() -> None:
+    credential = credential_of(SHA_256, salted_password("pencil", b"salt", 4096), b"salt", 4096)
+    client = ScramClient("user", "pencil")
+    recorded = ScramExchange(SHA_256, lambda user: credential, b"", "first")
+    final = client.final(recorded.first(client.first()))
+    assert recorded.final(final) == client.expected
+    later = ScramExchange(SHA_256, lambda user: credential, b"", "other")
+    later.first(client.first())
+    with pytest.raises(ScramFailed):
+        later.final(final)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"", "is not SCRAM's"),
+        (b"\xff", "not UTF-8"),
+        (b"n,,n=user", "is not SCRAM's"),
+        (b"n,,n=,r=x", "is not SCRAM's"),
+        (b"n,,m=ext,n=user,r=x", "is not SCRAM's"),
+        (b"n,,n=us=er,r=x", "not escaped"),
+        (b"p=tls-unique,,n=user,r=x", "channel binding"),
+        (b"n,a=admin,n=user,r=x", "asks to be"),
+    ],
+)
+def test_a_first_message_that_is_wrong(message: bytes, words: str) -> None:
+    with pytest.raises(ScramFailed, match=words):
+        ScramExchange(SHA_256, lambda user: None, b"", "n").first(message)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda final: b"",
+        lambda final: final.replace(b"c=biws", b"c=eSws"),
+        lambda final: final.replace(b"r=r", b"r=R"),
+        lambda final: final[:-4] + b"AAA=",
+        lambda final: final[: final.index(b",p=")] + b",p=AAAA",
+        lambda final: final[: final.index(b",p=")] + b",p=A",
+        lambda final: final[: final.index(b",p=")],
+    ],
+)
+def test_a_final_message_that_is_wrong(change: Any) -> None:
+    credential = credential_of(SHA_256, salted_password("pencil", b"salt", 4096), b"salt", 4096)
+    exchange = ScramExchange(SHA_256, lambda user: credential, b"", "n")
+    client = ScramClient("user", "pencil")
+    final = client.final(exchange.first(client.first()))
+    assert change(final) != final
+    with pytest.raises(ScramFailed):
+        exchange.final(change(final))
+
+
+@pytest.mark.parametrize(
+    ("token", "user"),
+    [
+        (b"\0alice\0wonder,land=", "alice"),
+        (b"alice\0alice\0wonder,land=", "alice"),
+        (b"\0bob\0builder", "bob"),
+        (b"\0alice\0wrong", None),
+        (b"\0nobody\0x", None),
+        (b"\0alice\0", None),
+        (b"bob\0alice\0wonder,land=", None),
+        (b"\0alice", None),
+        (b"\0alice\0a\0b", None),
+        (b"\xff\0\xff\0\xff", None),
+    ],
+)
+def test_plain_compares_with_the_credential_of_scram(token: bytes, user: str | None) -> None:
+    async def test() -> None:
+        node = await with_users()
+        session = node.session = SaslSession("public", mechanisms=ALL)
+        await node.ask(HANDSHAKE, mechanism="PLAIN")
+        answer = await node.ask(AUTHENTICATE, auth_bytes=token)
+        assert session.logged_in == (user is not None)
+        assert session.principal == (ANONYMOUS if user is None else f"User:{user}")
+        expected = ErrorCode.sasl_authentication_failed if user is None else ErrorCode.none
+        assert answer.error_code is expected
+
+    asyncio.run(test())  # with real threads
+
+
+def test_steps_out_of_order() -> None:
+    async def test() -> None:
+        node = await with_users()
+        assert (await node.ask(HANDSHAKE, mechanism="PLAIN")).error_code is ErrorCode.illegal_sasl_state
+        answer = await node.ask(AUTHENTICATE, auth_bytes=b"\0alice\0wonder,land=")
+        assert answer.error_code is ErrorCode.illegal_sasl_state
+        for mechanism, code, mechanisms, failure in (
+            ("GSSAPI", ErrorCode.unsupported_sasl_mechanism, ("PLAIN",), "'GSSAPI' is not one of PLAIN"),
+            ("SCRAM-SHA-256", ErrorCode.unsupported_sasl_mechanism, ("PLAIN",), "is not one of PLAIN"),
+        ):
+            session = node.session = SaslSession("public", mechanisms=("PLAIN",))
+            answer = await node.ask(HANDSHAKE, mechanism=mechanism)
+            assert (answer.error_code, answer.mechanisms) == (code, mechanisms)
+            assert failure in session.failure
+        session = node.session = SaslSession("public", mechanisms=ALL)
+        answer = await node.ask(AUTHENTICATE, auth_bytes=b"\0alice\0wonder,land=")
+        assert answer.error_code is ErrorCode.illegal_sasl_state
+        assert session.failure == "SaslAuthenticate without a SaslHandshake"
+        session = node.session = SaslSession("public", mechanisms=ALL)
+        await node.ask(HANDSHAKE, mechanism="PLAIN")
+        assert (await node.ask(HANDSHAKE, mechanism="PLAIN")).error_code is ErrorCode.illegal_sasl_state
+        assert session.failure == "a second SaslHandshake"
+
+    run(test)
+
+
+# Credentials by Kafka's requests.
+
+
+def test_credentials_are_described_and_each_user_has_its_own_answer() -> None:
+    async def test() -> None:
+        node = await with_users()
+        await add(node, "bob", "builder", SHA_256)
+        answer = await node.ask(DESCRIBE, users=None)
+        told = {
+            one.user: sorted((i.mechanism, i.iterations) for i in one.credential_infos)
+            for one in answer.results
+        }
+        assert told == {"alice": [(1, 4096)], "bob": [(1, 4096), (2, 4096)], "a,b=c": [(1, 4096)]}
+        asked = [{"name": name} for name in ("alice", "nobody", "bob", "bob")]
+        answer = await node.ask(DESCRIBE, users=asked)
+        assert [(one.user, one.error_code) for one in answer.results] == [
+            ("alice", ErrorCode.none),
+            ("nobody", ErrorCode.resource_not_found),
+            ("bob", ErrorCode.duplicate_resource),
+        ]
+        answer = await node.ask(
+            ALTER,
+            deletions=tuple({"name": name, "mechanism": 1} for name in ("alice", "nobody")),
+            upsertions=(
+                {"name": "few", "mechanism": 1, "iterations": 1, "salt": b"s", "salted_password": b"p"},
+                {"name": "odd", "mechanism": 9, "iterations": 4096, "salt": b"s", "salted_password": b"p"},
+            ),
+        )
+        assert [(one.user, one.error_code) for one in answer.results] == [
+            ("alice", ErrorCode.none),
+            ("nobody", ErrorCode.resource_not_found),
+            ("few", ErrorCode.unacceptable_credential),
+            ("odd", ErrorCode.unsupported_sasl_mechanism),
+        ]
+        session, answer = await login(node, ScramClient("alice", "wonder,land="))
+        assert answer.error_code is ErrorCode.sasl_authentication_failed
+        assert not session.logged_in
+
+    run(test)
+
+
+def test_there_are_no_quotas() -> None:
+    async def test() -> None:
+        answer = await FakeNode().ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, components=(), strict=False)
+        assert (answer.error_code, answer.entries) == (ErrorCode.none, ())
+
+    run(test)

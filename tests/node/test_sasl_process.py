@@ -1,0 +1,283 @@
+"""Real clients that log in at a real node: right, wrong and unknown, and users by Kafka's own requests."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+
+from tests.kafka.wire.certificates import Authority
+from tests.node.one_node import SECONDS, healthy, started, write_config
+from tests.peers.kafka_jars import NoKafka
+from tests.peers.kafka_tools import KafkaTools
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
+    from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+    from kafka.errors import KafkaError  # type: ignore[import-untyped]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
+
+
+@dataclass
+class Node:
+    """A node with a listener on loopback for administrators, and two for clients that log in."""
+
+    folder: Path
+    ca: str
+    told: dict[str, Any]
+    lines: list[str]
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self.told['listeners'][listener]}"
+
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address("internal")})
+
+    def add(self, user: str, password: str, mechanism: str = "SCRAM-SHA-256") -> None:
+        upsertion = UserScramCredentialUpsertion(
+            user, ScramCredentialInfo(MECHANISMS[mechanism], 4096), password.encode()
+        )
+        admin = self.admin()  # what it has begun ends with it
+        for future in admin.alter_user_scram_credentials([upsertion]).values():
+            future.result(SECONDS)
+
+    def says(self, words: str) -> str:
+        """Wait for a line of the node's log."""
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            for line in self.lines:
+                if words in line:
+                    return line
+            time.sleep(0.05)
+        raise AssertionError(f"the node never says {words!r}: {self.lines}")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("sasl")
+    authority = Authority(folder)
+    server = authority.issue("server")
+    config = write_config(
+        folder,
+        kafka=f"""
+[listeners.internal]
+port = 0
+[listeners.plaintext]
+port = 0
+protocol = "SASL_PLAINTEXT"
+[listeners.public]
+port = 0
+protocol = "SASL_SSL"
+certificate = "{server.certificate}"
+key = "{server.key}"
+mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+""",
+    )
+    with started(config) as process:
+        lines: list[str] = []
+        assert process.stderr is not None
+        errors = process.stderr
+        threading.Thread(target=lambda: lines.extend(iter(errors.readline, "")), daemon=True).start()
+        made = Node(folder, authority.path, healthy(folder, process), lines)
+        made.add("alice", "wonderland")
+        made.add("alice", "wonderland-512", "SCRAM-SHA-512")
+        yield made
+        process.terminate()
+        assert process.wait(SECONDS) == 0
+
+
+def librdkafka(node: Node, listener: str, mechanism: str, user: str, password: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": node.address(listener),
+        "security.protocol": "SASL_SSL" if listener == "public" else "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "ssl.ca.location": node.ca,
+        "log_level": 0,
+    }
+
+
+def by_librdkafka(node: Node, listener: str, mechanism: str, user: str, password: str) -> bool:
+    try:
+        AdminClient(librdkafka(node, listener, mechanism, user, password)).list_topics(timeout=2)
+    except KafkaException:
+        return False
+    return True
+
+
+def by_kafka_python(node: Node, listener: str, mechanism: str, user: str, password: str) -> bool:
+    try:
+        client = KafkaAdminClient(
+            bootstrap_servers=node.address(listener),
+            security_protocol="SASL_SSL" if listener == "public" else "SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=user,
+            sasl_plain_password=password,
+            ssl_cafile=node.ca,
+            bootstrap_timeout_ms=2000,
+        )
+    except KafkaError:
+        return False
+    try:
+        client.list_topics()
+    finally:
+        client.close()
+    return True
+
+
+CLIENTS = pytest.mark.parametrize("let_in", [by_librdkafka, by_kafka_python])
+LetIn = Callable[[Node, str, str, str, str], bool]
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    ("listener", "mechanism", "password"),
+    [
+        ("public", "SCRAM-SHA-256", "wonderland"),
+        ("public", "SCRAM-SHA-512", "wonderland-512"),
+        ("public", "PLAIN", "wonderland"),
+        ("plaintext", "SCRAM-SHA-256", "wonderland"),
+        ("plaintext", "SCRAM-SHA-512", "wonderland-512"),
+    ],
+)
+def test_the_right_password_is_let_in(
+    node: Node, let_in: LetIn, listener: str, mechanism: str, password: str
+) -> None:
+    assert let_in(node, listener, mechanism, "alice", password)
+
+
+@CLIENTS
+@pytest.mark.parametrize(
+    ("listener", "mechanism", "user", "line"),
+    [
+        (
+            "public",
+            "SCRAM-SHA-256",
+            "alice",
+            "public: a login failed: user 'alice' is unknown, or its password",
+        ),
+        (
+            "public",
+            "SCRAM-SHA-512",
+            "mallory",
+            "public: a login failed: user 'mallory' is unknown, or its password",
+        ),
+        (
+            "public",
+            "PLAIN",
+            "alice",
+            "public: a login failed: user 'alice' is unknown, or its password",
+        ),
+        (
+            "plaintext",
+            "PLAIN",
+            "alice",
+            "plaintext: SASL mechanism 'PLAIN' is not one of SCRAM-SHA-256, SCRAM",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused_with_a_line_that_says_why(
+    node: Node, let_in: LetIn, listener: str, mechanism: str, user: str, line: str
+) -> None:
+    node.lines.clear()
+    assert not let_in(node, listener, mechanism, user, "wrong")
+    said = node.says(line)
+    assert "wonderland" not in said
+
+
+def test_a_client_that_does_not_log_in_is_told_nothing(node: Node) -> None:
+    node.lines.clear()
+    with pytest.raises(KafkaException):
+        AdminClient({"bootstrap.servers": node.address("plaintext"), "log_level": 0}).list_topics(timeout=2)
+    node.says("listener plaintext: METADATA before a login")
+
+
+def test_records_go_through_and_come_back(node: Node) -> None:
+    settings = librdkafka(node, "public", "SCRAM-SHA-512", "alice", "wonderland-512")
+    producer = Producer(settings)
+    values = [f"{number}".encode() * 1000 for number in range(200)]
+    for value in values:
+        producer.produce("through-sasl", value)
+    assert producer.flush(SECONDS) == 0
+    consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["through-sasl"])
+    read: list[bytes] = []
+    deadline = time.monotonic() + SECONDS
+    while len(read) < len(values) and time.monotonic() < deadline:
+        message = consumer.poll(1.0)
+        if message is not None and message.error() is None:
+            read.append(message.value() or b"")
+    consumer.close()
+    assert read == values
+
+
+def test_users_come_and_go_by_kafka_s_requests_and_outlive_a_checkpoint(node: Node) -> None:
+    node.add("bob", "one")
+    assert by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "one")
+    node.add("bob", "two")
+    assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "one")
+    assert by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "two")
+    admin = node.admin()
+    described: Any = admin.describe_user_scram_credentials(["bob"])
+    described = described["bob"].result(SECONDS)
+    (info,) = described.scram_credential_infos
+    assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_256, 4096)
+    deletion = UserScramCredentialDeletion("bob", ScramMechanism.SCRAM_SHA_256)
+    for future in admin.alter_user_scram_credentials([deletion]).values():
+        future.result(SECONDS)
+    assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "two")
+
+
+def test_kafka_configs_makes_and_describes_users(node: Node) -> None:
+    try:
+        tools = KafkaTools(node.address("internal"))
+    except NoKafka as missing:
+        pytest.skip(str(missing))
+    user = ("--entity-type", "users", "--entity-name", "carol")
+    made = tools.run(tools.configs("--alter", "--add-config", "SCRAM-SHA-256=[password=chess]", *user))
+    assert (made.code, "Completed updating config" in made.out) == (0, True), made
+    assert by_librdkafka(node, "public", "SCRAM-SHA-256", "carol", "chess")
+    told = tools.run(tools.configs("--describe", *user))
+    assert "SCRAM credential configs for user-principal 'carol' are SCRAM-SHA-256=iterations=4096" in told.out
+    gone = tools.run(tools.configs("--alter", "--delete-config", "SCRAM-SHA-256", *user))
+    assert gone.code == 0, gone
+    assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "carol", "chess")
+
+
+def test_a_java_client_logs_in(node: Node, tmp_path: Path) -> None:
+    try:
+        tools = KafkaTools(node.address("public"))
+    except NoKafka as missing:
+        pytest.skip(str(missing))
+    for password, let_in in (("wonderland", True), ("wrong", False)):
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        settings = tmp_path / "client.properties"
+        settings.write_text(
+            "security.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-256\nssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={node.ca}\ndefault.api.timeout.ms=10000\n"
+            f'sasl.jaas.config={login} username="alice" password="{password}";\n'
+        )
+        ran = tools.run(tools.topics("--list", "--command-config", str(settings)))
+        assert (ran.code == 0) == let_in, ran
+        if not let_in:
+            assert "SaslAuthenticationException" in ran.out + ran.err
