@@ -27,6 +27,7 @@ from strandline.cluster.commands import (
     produce,
     topics,
     transactions,
+    users,
     view,
 )
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed, ReaderGone, one_line
@@ -43,6 +44,7 @@ app.add_typer(node.app, name="node")
 app.add_typer(topics.app, name="topic")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(groups.app, name="group")
+app.add_typer(users.app, name="user")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)

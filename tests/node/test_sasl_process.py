@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -246,6 +249,30 @@ def test_users_come_and_go_by_kafka_s_requests(node: Node) -> None:
     for future in admin.alter_user_scram_credentials([deletion]).values():
         future.result(SECONDS)
     assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "two")
+
+
+def test_the_command_makes_the_first_user(node: Node) -> None:
+    def strandline(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        where = ("--bootstrap", node.address("internal"))
+        return subprocess.run(
+            [sys.executable, "-m", "strandline", "user", *arguments, *where],
+            input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    made = strandline("add", "dora", stdin="explorer\n")
+    assert (made.returncode, made.stdout) == (0, "dora may log in by SCRAM-SHA-256\n"), made.stderr
+    made = strandline("add", "dora", "--mechanism", "SCRAM-SHA-512", stdin="explorer-512\n")
+    assert made.returncode == 0, made.stderr
+    assert by_librdkafka(node, "public", "SCRAM-SHA-256", "dora", "explorer")
+    assert by_librdkafka(node, "plaintext", "SCRAM-SHA-512", "dora", "explorer-512")
+    listed = json.loads(strandline("list", "--json").stdout)["users"]
+    assert {"user": "dora", "mechanisms": ["SCRAM-SHA-256", "SCRAM-SHA-512"]} in listed
+    assert strandline("remove", "dora").returncode == 0
+    assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "dora", "explorer")
+    gone = strandline("remove", "dora")
+    assert (gone.returncode, "there is no user dora" in gone.stderr) == (1, True)
+    empty = strandline("add", "dora", stdin="\n")
+    assert (empty.returncode, "the password has 0 characters" in empty.stderr) == (2, True)
 
 
 def test_kafka_configs_makes_and_describes_users(node: Node) -> None:

@@ -20,14 +20,14 @@ class ScramClient:
     def first(self) -> bytes:
         return f"n,,{self.bare}".encode()
 
-    def final(self, server_first: bytes) -> bytes:
+    def final(self, server_first: bytes, binding: str = "biws", suffix: str = "") -> bytes:
         fields = dict(field.split("=", 1) for field in server_first.decode().split(","))
         assert fields["r"].startswith(self.nonce)
         assert len(fields["r"]) > len(self.nonce)
         salt = base64.b64decode(fields["s"])
         salted = hashlib.pbkdf2_hmac(self.hash, self.password.encode(), salt, int(fields["i"]))
         client_key = hmac.digest(salted, b"Client Key", self.hash)
-        without_proof = f"c=biws,r={fields['r']}"
+        without_proof = f"c={binding},r={fields['r']}{suffix}"
         message = f"{self.bare},{server_first.decode()},{without_proof}".encode()
         signature = hmac.digest(hashlib.new(self.hash, client_key).digest(), message, self.hash)
         proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))

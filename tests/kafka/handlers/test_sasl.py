@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers import scram
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import ScramExchange, ScramFailed, credential_of, stranger
 from strandline.node.kafka.wire.apis import ApiKey
@@ -122,8 +123,9 @@ def test_a_stranger_s_salt_is_always_the_same_and_depends_on_the_cluster() -> No
     assert len(one.salt) == 26
 
 
-def test_no_proof_is_right_for_a_stranger() -> None:
-    """Not even one that is computed from the keys that the stranger seems to have."""
+def test_no_proof_is_right_for_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if the credential that it seems to have were that of a password."""
+    monkeypatch.setattr(scram, "stranger", lambda *_: credential_for(stranger(*_)))
     exchange = ScramExchange(SHA_256, lambda user: None, b"secret", "server")
     client = ScramClient("nobody", "x")
     first = exchange.first(client.first())
@@ -204,6 +206,17 @@ def test_a_final_message_that_is_wrong(change: Any) -> None:
     assert change(final) != final
     with pytest.raises(ScramFailed):
         exchange.final(change(final))
+
+
+@pytest.mark.parametrize("other", [{"binding": "eSws"}, {"suffix": "x"}])
+def test_a_proof_of_another_binding_or_nonce_is_no_proof(other: dict[str, str]) -> None:
+    """The client knows the password, and signs what was not agreed on."""
+    credential = credential_of(SHA_256, salted_password("pencil", b"salt", 4096), b"salt", 4096)
+    exchange = ScramExchange(SHA_256, lambda user: credential, b"", "n")
+    client = ScramClient("user", "pencil")
+    final = client.final(exchange.first(client.first()), **other)
+    with pytest.raises(ScramFailed):
+        exchange.final(final)
 
 
 @pytest.mark.parametrize(
