@@ -119,7 +119,7 @@ def first_answer(
     latter case (status 503) the next one is asked.
     """
     problems = []
-    cure = "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin"
+    cure = "check that the nodes run (`strandline cluster status`), or name one's HTTP port with --admin"
     for address in addresses:
         try:
             answer = AdminClient(address).request(method, path, body, timeout=timeout)

@@ -141,7 +141,7 @@ def _check_text(argument: str) -> None:
     try:
         argument.encode()
     except UnicodeEncodeError:
-        cause = f"{argument.encode(errors='surrogateescape')!r} is no text"
+        cause = f"{argument.encode(errors='surrogateescape')!r} is not text"
         raise CommandFailed(cause, "write arguments in UTF-8", MISUSED) from None
 
 

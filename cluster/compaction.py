@@ -174,7 +174,7 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
     for node, count in sorted(silent.items()):
         told.append(
             f"node {node} does not report to the leaders of {plural(count, 'partition')}, whose deletions"
-            " wait for it: start it, or see whether the nodes reach each other; if its disk is lost, start it"
+            " wait for it: start it, or check that the nodes reach each other; if its disk is lost, start it"
             f" on an empty folder, then `strandline node replace {node}`"
         )
     told += failing[:MAX_PROBLEMS]

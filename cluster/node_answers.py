@@ -38,7 +38,7 @@ def ask(
         problems = "; ".join(f"{answer.address}: {answer.problem}" for answer in answers)
         raise CommandFailed(
             f"no node answers ({problems})",
-            "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
+            "check that the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
         )
     return answers
 
@@ -59,7 +59,7 @@ def _ask(address: str, path: str, told: AbstractSet[str], topic: str | None) -> 
     except Unreachable as error:
         found.problem = str(error)
     except (LookupError, TypeError, AttributeError):
-        found.problem = "that is no node's HTTP port, or one of another release"
+        found.problem = "that is not a node's HTTP port, or one of another release"
     return found
 
 

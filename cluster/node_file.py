@@ -99,7 +99,7 @@ class NodeFile:
                 raise CommandFailed(told, "nothing was written or started", MISUSED) from None
             except UnicodeEncodeError:
                 raise CommandFailed(
-                    "a setting, or the folder's or the storage's name, is no text", "write UTF-8", MISUSED
+                    "a setting, or the folder's or the storage's name, is not text", "write UTF-8", MISUSED
                 ) from None
 
 

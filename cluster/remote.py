@@ -30,7 +30,7 @@ def ask(addresses: Sequence[str]) -> dict[str, Any]:
     if not clusters:
         raise CommandFailed(
             "; ".join(f"{address}: {problem}" for address, problem in problems.items()),
-            "see whether the nodes run, and give the address of admin.host and admin.port of their files",
+            "check that the nodes run, and give the address of admin.host and admin.port of their files",
         )
     known = {name: told for name, told in clusters.items() if name}
     if len(known) > 1:

@@ -83,7 +83,7 @@ def _addresses(option: str, given: str | None, usual: int) -> tuple[str, ...]:
             )
         if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
             raise CommandFailed(
-                f"{option} {given}: {each.strip()!r} is no host:port",
+                f"{option} {given}: {each.strip()!r} is not host:port",
                 f"write for example host:{usual}",
                 MISUSED,
             )

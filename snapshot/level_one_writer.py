@@ -63,7 +63,7 @@ class LevelOneWriter:
         if self._blocks or self._block_batches:
             raise ValueError("it has batches already")
         if not 0 <= base_offset < end_offset:
-            raise ValueError(f"offsets {base_offset} to {end_offset} are none")
+            raise ValueError(f"offsets {base_offset} to {end_offset} are not a span")
         self._span = base_offset, end_offset
         self._data[: HEADER.size] = FRAMES[WITH_HOLES].header()
 

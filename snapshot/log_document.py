@@ -84,7 +84,7 @@ def _checked(entries: Sequence[LogEntry], after: int, index: int) -> list[LogEnt
     last = after
     for entry in entries:
         if [type(field) for field in entry[:2]] != [int, int] or not isinstance(entry.given, (bytes, int)):
-            raise LogDamaged("the log holds what is no entry")
+            raise LogDamaged("the log holds something that is not an entry")
         if entry.log_index <= last:
             raise LogDamaged(f"entry {entry.log_index} comes after entry {last}")
         last = entry.log_index

@@ -163,5 +163,5 @@ def keyed_rows(source: msgpack.Unpacker) -> Iterator[tuple[Any, Iterator[Any]]]:
     """As `rows`, of an array of pairs of a key and an array."""
     for _ in range(source.read_array_header()):
         if source.read_array_header() != 2:
-            raise ValueError("a row is no pair")
+            raise ValueError("a row is not a pair")
         yield source.unpack(), rows(source)

@@ -61,7 +61,7 @@ def checkpoint(
             show(True, report, "")
         raise CommandFailed(
             f"{len(incomplete)} of {plural(len(parts), 'group')} are not complete: {_why(incomplete[0])}",
-            "see whether all nodes are healthy, then take it once more",
+            "check that all nodes are healthy, then take it once more",
         )
     documents = sum(len(part["published_by"]) for part in parts)
     show(
@@ -82,9 +82,7 @@ def _renew(addresses: Sequence[str], path: Path, lease: float, timeout: float, a
         raise CommandFailed(
             f"{len(lost)} of {plural(count, 'lease')} not renewed: group {first['group']}, checkpoint "
             f"{first['index']}: {first['error']}",
-            "take a new checkpoint"
-            if first["ended"]
-            else "see whether all nodes are healthy, then try again",
+            "take a new checkpoint" if first["ended"] else "check that all nodes are healthy, then try again",
         )
     show(as_json, report, f"renewed: {plural(len(report['checkpoints']), 'lease')}")
 
@@ -104,7 +102,7 @@ def _leased(path: Path) -> list[dict[str, int]]:
         raise CommandFailed(f"{path}: {error.strerror}", "name what was written", MISUSED) from error
     except (ValueError, LookupError, TypeError) as error:
         raise CommandFailed(
-            f"{path} is no report of a checkpoint",
+            f"{path} is not a report of a checkpoint",
             "give it what `strandline checkpoint --json` printed",
             MISUSED,
         ) from error

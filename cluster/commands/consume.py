@@ -125,7 +125,7 @@ def parse_start(text: str, now: float) -> tuple[str, int]:
     """Parse a start: ("beginning" | "end" | "offset" | "time", value); a time is in milliseconds."""
     if text in ("beginning", "end"):
         return text, 0
-    cause = f"{text} is no place in a topic"
+    cause = f"{text} is not a place in a topic"
     cure = "write beginning, end, an offset, a time like 2026-01-31T12:00:00Z, or how long ago like 15m"
     if text.isdecimal():
         if len(text) > 19 or int(text) > _MAX_OFFSET:

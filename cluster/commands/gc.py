@@ -163,7 +163,7 @@ def _each(addresses: tuple[str, ...], method: str, path: str, body: Any) -> list
         rest = f"; done on node {', '.join(str(each['node']) for each in done)}" if done else ""
         raise CommandFailed(
             f"{method} {path} failed on {plural(len(failed), 'node')} ({'; '.join(failed)}){rest}",
-            "see whether the nodes run (`strandline cluster status`), then try again",
+            "check that the nodes run (`strandline cluster status`), then try again",
         )
     return done
 

@@ -129,12 +129,12 @@ def _of_json(line: bytes, headers: tuple[Header, ...]) -> Record:
     if not isinstance(own, list) or not all(
         isinstance(each, dict) and isinstance(each.get("name"), str) for each in own
     ):
-        raise BadLine("has headers that are no list of objects with a name and a value", cure)
+        raise BadLine("has headers that are not a list of objects with a name and a value", cure)
     moment = plain.get("timestamp_ms")
     if moment is not None and (
         isinstance(moment, bool) or not isinstance(moment, int) or not 0 <= moment <= _MAX_MILLISECONDS
     ):
-        raise BadLine("has a timestamp_ms that is no time", "write milliseconds since 1970")
+        raise BadLine("has a timestamp_ms that is not a time", "write milliseconds since 1970")
     try:
         named = tuple((each["name"], _field(each, "value")) for each in own)
         return Record(_field(plain, "key"), _field(plain, "value"), (*named, *headers), moment)
@@ -153,7 +153,7 @@ def _field(plain: dict[str, Any], name: str) -> bytes | None:
         try:
             return base64.b64decode(coded, validate=True)
         except (binascii.Error, TypeError, ValueError):
-            raise BadLine(f"has a {name}_base64 that is no base64", "correct it") from None
+            raise BadLine(f"has a {name}_base64 that is not base64", "correct it") from None
     value = plain.get(name)
     if value is None:
         return None

@@ -178,7 +178,7 @@ def _ask(addresses: tuple[str, ...], filters: str) -> tuple[list[tuple[str, dict
     if len(problems) == len(addresses):
         raise CommandFailed(
             f"no node answers ({'; '.join(problems)})",
-            "see whether the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
+            "check that the nodes run (`strandline cluster status`), or name one's HTTP port with --admin",
         )
     missing = sorted({*range(count)} - led)
     if missing:
@@ -199,7 +199,7 @@ def _pages(client: AdminClient, filters: str) -> Iterator[dict[str, Any]]:
         if answer.status != 200:
             raise Unreachable(answer.reasons)
         if not isinstance(answer.body, dict) or not answer.body.keys() >= _KEYS:
-            raise Unreachable("that is no node's HTTP port, or one of another release")
+            raise Unreachable("that is not a node's HTTP port, or one of another release")
         yield answer.body
         if answer.body["next"] is None:
             return

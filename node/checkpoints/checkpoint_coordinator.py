@@ -226,4 +226,4 @@ class CheckpointCoordinator:
                 result = await replica.execute(Checkpoint(lease_ms))
                 return result.log_index if isinstance(result, CheckpointTaken) else str(result)
             case _:
-                raise CallFailed("that is no group and lease", unknown=False)
+                raise CallFailed("that is not a group and lease", unknown=False)

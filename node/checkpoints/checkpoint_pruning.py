@@ -84,7 +84,7 @@ class CheckpointPruning:
                     )
                     raise CallFailed(str(error), unknown=True) from error
             case _:
-                raise CallFailed("that is no group and index", unknown=False)
+                raise CallFailed("that is not a group and index", unknown=False)
 
     async def _of_partition(self, group: int, index: int) -> int:
         replica = self._context.partitions.by_group(group)

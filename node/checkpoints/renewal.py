@@ -123,7 +123,7 @@ class Renewals:
                     return "it has no replica of the group"
                 result = await replica.execute(RenewCheckpoint(index, lease_ms))
             case _:
-                raise CallFailed("that is no group, index and lease", unknown=False)
+                raise CallFailed("that is not a group, index and lease", unknown=False)
         if isinstance(result, Rejected) and result.reason is Rejection.CHECKPOINT_NOT_LEASED:
             return None
         return result.lease_until if isinstance(result, CheckpointTaken) else str(result)

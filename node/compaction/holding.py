@@ -133,7 +133,7 @@ class Holding:
             ):
                 replica = self._context.partitions.by_group(group)
             case _:
-                raise CallFailed("that is no group, reader, offset and lease", unknown=False)
+                raise CallFailed("that is not a group, reader, offset and lease", unknown=False)
         if replica is None or not replica.leads:
             return "it does not lead the partition any more: ask again"
         if lease_ms == _RELEASE:

@@ -83,7 +83,7 @@ def encoded(manifest: Manifest) -> bytes:
 def parsed(data: bytes, identity: LogIdentity) -> Manifest:
     """Read and check what `encoded` gave for this log; raises ManifestDamaged."""
     if len(data) < _HEAD.size + _CRC.size or not data.startswith(MAGIC):
-        raise ManifestDamaged("it is no manifest: cut, or something else")
+        raise ManifestDamaged("it is not a manifest: cut, or something else")
     if crc32c(data[: -_CRC.size]) != _CRC.unpack_from(data, len(data) - _CRC.size)[0]:
         raise ManifestDamaged("its checksum does not match")
     _, version = _HEAD.unpack_from(data)

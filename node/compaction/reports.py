@@ -248,7 +248,7 @@ class Reports:
                 if heard is not None:
                     self._take(heard, number, rows)
             case _:
-                reason = f"that is no number and at most {ROWS} rows of group, term, MCCO and MXFO"
+                reason = f"that is not a number and at most {ROWS} rows of group, term, MCCO and MXFO"
                 raise CallFailed(reason, unknown=False)
 
     def _take(self, heard: dict[int, Report], number: int, rows: list[list[int]]) -> None:

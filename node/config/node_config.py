@@ -557,7 +557,7 @@ def _check_advertised(given: _Given, kafka: KafkaSection) -> None:
         if host and is_wildcard(host):
             raise ConfigError(
                 f"{given.source(f'kafka.{key}')}: kafka.{key}: clients would be told to connect to {host}, "
-                "which is no machine's address: set kafka.advertised_host to the name or address at which "
+                "which is not a machine's address: set kafka.advertised_host to the name or address at which "
                 "they reach this node"
             )
         if kafka.advertised_host:

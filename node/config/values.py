@@ -150,8 +150,8 @@ def _peers(value: Any) -> tuple[PeerAddress, ...]:
         peer = PeerAddress(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3])))
         if is_wildcard(peer.host):
             raise ValueError(
-                f"{text!r} is no address that other nodes can connect to: write the one at which they reach "
-                f"node {peer.id}, and let it listen on all by mesh.host"
+                f"{text!r} is not an address that other nodes can connect to: write the one at which they "
+                f"reach node {peer.id}, and let it listen on all by mesh.host"
             )
         peers.append(peer)
     ids = [str(peer.id) for peer in peers]
@@ -180,13 +180,13 @@ def _options(value: Any) -> dict[str, str]:
     for name, option in value.items():
         if name.lower() in _CLIENT_OPTIONS:
             raise ValueError(
-                f"{name}: it is no option of an object store: remove it (an endpoint that begins "
+                f"{name}: it is not an option of an object store: remove it (an endpoint that begins "
                 "with http:// is asked in plain HTTP; HTTP_PROXY and HTTPS_PROXY name a proxy)"
             )
         if any(ord(letter) < 32 for letter in str(option)):
             raise ValueError(f"{name}: its value has a line end or another control character: remove it")
         if "endpoint" in name.lower() and not _is_endpoint(str(option)):
-            raise ValueError(f"{name}: {option!r} is no address: write like http://127.0.0.1:9000")
+            raise ValueError(f"{name}: {option!r} is not an address: write it like http://127.0.0.1:9000")
     return {name: str(option) for name, option in value.items()}
 
 
@@ -258,7 +258,7 @@ def _hosts(value: Any) -> tuple[str, ...]:
     for text in texts:
         if not isinstance(text, str) or not _HOST.fullmatch(text.strip()):
             raise ValueError(
-                f"{text!r} is no host name: write it without scheme and port, like node-1.example.org"
+                f"{text!r} is not a host name: write it without scheme and port, like node-1.example.org"
             )
     return tuple(text.strip().strip("[]").lower() for text in texts)
 

@@ -290,7 +290,7 @@ class CollectableEpochs:
                 for group, term, value in rows:
                     self._note(group, term, value)
             case _:
-                raise CallFailed("that is no time and rows of group, term and epoch", unknown=False)
+                raise CallFailed("that is not a time and rows of group, term and epoch", unknown=False)
 
     async def _on_reason(self, peer: int, payload: Any) -> tuple[str, int | None]:
         """`[group]` gives `[reason, since]` of HeldBack, from its leader."""
@@ -301,7 +301,7 @@ class CollectableEpochs:
                     raise CallFailed(f"node {self._node} does not lead group {group}", unknown=False)
                 return reason_of(partition)
             case _:
-                raise CallFailed("that is no group", unknown=False)
+                raise CallFailed("that is not a group", unknown=False)
 
 
 def reason_of(partition: Partition) -> tuple[str, int | None]:

@@ -44,7 +44,7 @@ class BlockCache(Generic[T]):
 
     def __init__(self, max_bytes: int, *, loop: asyncio.AbstractEventLoop, by_use: bool) -> None:
         if max_bytes < 0:
-            raise ValueError(f"a cache of {max_bytes} bytes is none; 0 keeps nothing")
+            raise ValueError(f"a cache cannot have {max_bytes} bytes; 0 keeps nothing")
         self.max_bytes = max_bytes
         self.bytes = 0
         self.hits = self.misses = 0

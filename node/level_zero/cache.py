@@ -19,7 +19,7 @@ class BatchCache:
 
     def __init__(self, max_bytes: int) -> None:
         if max_bytes < 0:
-            raise ValueError(f"a cache of {max_bytes} bytes is none; 0 keeps nothing")
+            raise ValueError(f"a cache cannot have {max_bytes} bytes; 0 keeps nothing")
         self.max_bytes = max_bytes
         self.bytes = 0
         self.hits = 0

@@ -142,7 +142,7 @@ def check_list(prefix: str, after: str, limit: int) -> None:
     if prefix:
         check_key(prefix.removesuffix("/"))
         if not prefix.endswith("/"):
-            raise ValueError(f"{prefix!r} is no prefix of keys: it must end in /")
+            raise ValueError(f"{prefix!r} is not a prefix of keys: it must end in /")
     if not 1 <= limit <= MAX_LIST or len(after) > MAX_KEY_BYTES:
         raise ValueError(f"a listing gives 1 to {MAX_LIST} keys, not {limit}")
 

@@ -61,7 +61,7 @@ def unpack_entries(data: bytes | memoryview) -> list[Entry]:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"run of entries cannot be read: {error}") from error
     if type(commands) is not list or set(map(type, commands)) != {bytes}:
-        raise BadMessage("run of entries: empty, or a command that is no bytes")
+        raise BadMessage("run of entries: empty, or a command that is not bytes")
     terms, counts = _check_runs(runs)
     if type(first) is not int or not 1 <= first <= MAX_NUMBER - MAX_RUN or sum(counts) != len(commands):
         raise BadMessage("run of entries: counts and commands do not match")
@@ -109,5 +109,5 @@ def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
         raise BadMessage("membership entry does not hold voters and learners")
     members = [*voters, *learners]
     if set(map(type, members)) != {int} or min(members) < 1 or len(set(members)) != len(members):
-        raise BadMessage("membership entry names a member that is no node id, or twice")
+        raise BadMessage("membership entry names a member that is not a node id, or twice")
     return tuple(voters), tuple(learners)

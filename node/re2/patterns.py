@@ -231,7 +231,7 @@ class _Parser:
             try:
                 return chr(int(digits, 16))
             except (ValueError, OverflowError):
-                raise InvalidPattern(f"\\x{digits} is no character") from None
+                raise InvalidPattern(f"\\x{digits} is not a character") from None
         if character.isalnum() or not character.isascii():
             raise InvalidPattern(f"\\{character} is not known")
         return character

@@ -147,9 +147,9 @@ def configure(
     Raises ValueError for a level or a format that there is not.
     """
     if level not in LEVELS:
-        raise ValueError(f"log level {level!r} is none: use one of {', '.join(LEVELS)}")
+        raise ValueError(f"log level {level!r} is unknown: use one of {', '.join(LEVELS)}")
     if format not in FORMATS:
-        raise ValueError(f"log format {format!r} is none: use one of {', '.join(FORMATS)}")
+        raise ValueError(f"log format {format!r} is unknown: use one of {', '.join(FORMATS)}")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json(secrets) if format == "json" else _Text(secrets))
     root = logging.getLogger()

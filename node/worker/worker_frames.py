@@ -37,7 +37,7 @@ def message_of(body: bytes) -> list[Any]:
     try:
         message = msgpack.unpackb(body)
     except (ValueError, msgpack.UnpackException) as error:
-        raise BadFrame(f"{len(body)} bytes are no message: {error}") from error
+        raise BadFrame(f"{len(body)} bytes are not a message: {error}") from error
     if not isinstance(message, list) or not message or not isinstance(message[0], str):
         raise BadFrame(f"a message begins with its kind, this one is {str(message)[:80]}")
     return message

@@ -80,7 +80,7 @@ def read_run(path: Path, *, check: bool = True) -> Run:
             raise RunDamaged(f"{path} has version {about['version']}; this program reads {VERSION}")
         return _run(path, about, reader.get_batch(0).columns)
     except (pa.ArrowException, struct.error, KeyError, TypeError, ValueError, IndexError) as error:
-        raise RunDamaged(f"{path} is no run: {' '.join(str(error).split())}") from None
+        raise RunDamaged(f"{path} is not a run: {' '.join(str(error).split())}") from None
 
 
 def _run(path: Path, about: dict[str, Any], arrays: list[pa.Array]) -> Run:

@@ -191,7 +191,7 @@ class ClassicGroup:
         if len(self.members) != len(rows) or len(self._instances) != static:
             raise ValueError("two members have one id")
         if self.leader != NO_MEMBER and self.leader not in self.members:
-            raise ValueError(f"the leader {self.leader!r} is no member")
+            raise ValueError(f"the leader {self.leader!r} is not a member")
 
 
 def member_of_row(row: Sequence[Any]) -> Member:

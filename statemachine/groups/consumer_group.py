@@ -113,7 +113,7 @@ class ConsumerGroup:
             self._put(member)
         for member_id, target in change.targets.items():
             if member_id not in self.members:
-                raise Corruption(f"group {change.group}: a target for {member_id}, which is no member")
+                raise Corruption(f"group {change.group}: a target for {member_id}, which is not a member")
             if target:
                 self.targets[member_id] = target
             else:
@@ -124,7 +124,7 @@ class ConsumerGroup:
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)
         if member is None:
-            raise Corruption(f"{member_id} is no member")
+            raise Corruption(f"{member_id} is not a member")
         for assigned in (member.assigned, member.revoking):
             for partition in partitions_of(assigned):
                 del self.owners[partition]

@@ -13,9 +13,9 @@ from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
 NO_MEMBER = ""
-"""Member id of a client that is no member: an admin client, a consumer that assigns its partitions itself."""
+"""Member id of a client that is not a member: an admin client, or a consumer that assigns its partitions."""
 NO_GENERATION = -1
-"""Generation (or member epoch) of a client that is no member."""
+"""Generation (or member epoch) of a client that is not a member."""
 NO_RETENTION = -1
 """The commit names no retention of its own: the cluster's holds."""
 

@@ -230,7 +230,7 @@ def chunk_places(packed: bytes) -> Iterator[tuple[int, ChunkPlace]]:
 def place_of(packed: bytes, at: int) -> ChunkPlace:
     """The chunk that begins there; raises ValueError for a header that cannot be."""
     if len(packed) - at < CHUNK_HEADER.size:
-        raise ValueError(f"{len(packed) - at} bytes are no chunk of aborted transactions")
+        raise ValueError(f"{len(packed) - at} bytes are not a chunk of aborted transactions")
     rows, *widths, first_marker, lowest = CHUNK_HEADER.unpack_from(packed, at)
     if not 0 < rows <= CHUNK_ROWS or any(width not in COLUMN_CODES for width in widths):
         raise ValueError(f"no chunk of aborted transactions has {rows} rows of {widths} bytes")

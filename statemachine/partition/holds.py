@@ -39,7 +39,7 @@ class Holds:
         self._by_reader: dict[str, Hold] = {}
         for reader, offset, until in rows:
             if not (isinstance(reader, str) and isinstance(offset, int) and isinstance(until, int)):
-                raise ValueError(f"{(reader, offset, until)} is no hold")
+                raise ValueError(f"{(reader, offset, until)} is not a hold")
             self._by_reader[reader] = Hold(reader, offset, until)
         if list(self._by_reader) != sorted(self._by_reader) or len(self._by_reader) != len(rows):
             raise ValueError("the readers of holds are not in order")

@@ -270,7 +270,7 @@ def test_only_below_a_checkpoint_that_is_retained_and_applied() -> None:
         assert ask(made, cluster, LEADER, [GROUP, indexes[0]]) == 0
         assert ask(made, cluster, CONTROLLER_LEADER, [CONTROLLER_GROUP, cluster.index + 1]) == 0
         for payload in ([GROUP], [GROUP, 0], ["4", 5], None):
-            with pytest.raises(CallFailed, match="no group and index"):
+            with pytest.raises(CallFailed, match="not a group and index"):
                 ask(made, cluster, LEADER, payload)
         with pytest.raises(CallFailed, match="does not lead"):
             ask(made, cluster, LEADER, [99, 5])

@@ -101,7 +101,7 @@ def test_a_newer_log_is_refused_by_name() -> None:
         (b"", "ends at entry 4, not at 8"),
         (ENTRIES[:-1], "ends at entry 7, not at 8"),
         (msgpack.packb([8, 2]), "cannot be read"),
-        (msgpack.packb([8, 2, "text"]), "no entry"),
+        (msgpack.packb([8, 2, "text"]), "not an entry"),
         (b"\x05", "cannot be read"),
     ],
 )

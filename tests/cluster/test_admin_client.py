@@ -107,7 +107,7 @@ def test_a_refusal_is_final() -> None:
 
 
 def test_all_silent() -> None:
-    with pytest.raises(CommandFailed, match=r"Connection refused.*see whether the nodes run"):
+    with pytest.raises(CommandFailed, match=r"Connection refused.*check that the nodes run"):
         first_answer([nobody()], "GET", "/x")
 
 

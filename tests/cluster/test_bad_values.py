@@ -100,4 +100,4 @@ def test_bytes_that_are_no_text_reach_no_library(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = strandline(capfd, monkeypatch, "topic", "describe", "\udcff", "--bootstrap", nowhere())
-    assert done == (2, "", "strandline: b'\\xff' is no text; write arguments in UTF-8\n")
+    assert done == (2, "", "strandline: b'\\xff' is not text; write arguments in UTF-8\n")

@@ -177,7 +177,7 @@ def test_a_node_that_does_not_answer_is_a_problem_and_without_any_there_is_no_st
     assert "8 requests are being answered" in done.err
     assert "strandline cluster status" in done.err
     cluster.nodes[0].answers["/api/gc"] = (200, ["not a node"])
-    assert "no node's HTTP port" in cluster.run("status").err
+    assert "not a node's HTTP port" in cluster.run("status").err
 
 
 def test_the_switch_is_asked_of_one_node_and_a_reset_of_all(cluster: Cluster) -> None:

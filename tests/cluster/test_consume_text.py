@@ -38,7 +38,7 @@ def test_places_in_a_topic(text: str, start: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "-1", "soon", "15 m", "1.5h", "2026-13-01"])
 def test_what_is_no_place(text: str) -> None:
-    with pytest.raises(CommandFailed, match="is no place in a topic; write beginning"):
+    with pytest.raises(CommandFailed, match="is not a place in a topic; write beginning"):
         parse_start(text, NOW)
 
 

@@ -174,7 +174,7 @@ def test_mistakes_are_told_in_one_line(run: Run) -> None:
     for arguments, status, words in (
         (("describe", "nothing"), 1, "strandline group list"),
         (("reset-offsets", "g", "--topic", "no-such", "--from", "end"), 1, "no-such"),
-        (("reset-offsets", "g", "--topic", "no-such", "--from", "there"), 2, "no place in a topic"),
+        (("reset-offsets", "g", "--topic", "no-such", "--from", "there"), 2, "not a place in a topic"),
         (("reset-offsets", "g", "--topic", "no-such"), 2, "--from"),
         (
             ("reset-offsets", "g", "--topic", "u", "--from", "end", "--partition", "9"),

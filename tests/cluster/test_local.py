@@ -257,7 +257,7 @@ def test_a_port_in_use_is_named_with_who_has_it_and_nothing_is_made(local: Local
         ({"settings": ["log.level=debug", "log.format=xml"]}, r"--set log\.format=xml: log\.format: "),
         ({"settings": ["kafka.port=9999"]}, r"kafka\.port is decided by `cluster up`, for each node"),
         ({"settings": ["storage.url=s3://x/y"]}, "use --storage"),
-        ({"settings": ["storage.options.key=\udcff"]}, "is no text"),
+        ({"settings": ["storage.options.key=\udcff"]}, "is not text"),
         ({"storage": "ftp://there/x"}, r"storage\.url: 'ftp://there/x' is neither"),
         ({"storage": "s3:/bucket/x"}, r"storage\.url: 's3:/bucket/x' names no bucket"),
         ({"nodes": 0}, "0 nodes are not a cluster"),

@@ -84,10 +84,10 @@ def test_contradictions_and_empty_folders_are_mistakes(tmp_path: Path, folder: P
         ("::1", "there is no port in '::1'; write [::1]:9092"),
         ("[::1]", "write [::1]:9092"),
         ("", "there is no port in ''; write HOST:9092"),
-        ("foo:", "'foo:' is no host:port"),
-        ("foo:99999", "'foo:99999' is no host:port"),
-        (":9092", "':9092' is no host:port"),
-        ("foo:x", "'foo:x' is no host:port"),
+        ("foo:", "'foo:' is not host:port"),
+        ("foo:99999", "'foo:99999' is not host:port"),
+        (":9092", "':9092' is not host:port"),
+        ("foo:x", "'foo:x' is not host:port"),
     ],
 )
 def test_an_address_without_a_port_is_a_mistake_that_is_named(given: str, cure: str) -> None:

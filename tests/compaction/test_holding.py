@@ -153,5 +153,5 @@ def test_a_leader_that_is_not_there_or_does_not_answer_is_named() -> None:
 def test_a_call_that_is_out_of_bounds_is_refused(payload: Any) -> None:
     node = Node()
     Holding(node)  # type: ignore[arg-type]
-    with pytest.raises(CallFailed, match="no group, reader, offset and lease"):
+    with pytest.raises(CallFailed, match="not a group, reader, offset and lease"):
         asyncio.run(node.served[METHOD](1, payload))

@@ -126,7 +126,7 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
         ),
         (f'[listeners.a]{TLS}client_certificate = "wanted"', "listeners.a.ca: it is not set: write the path"),
         (f'[listeners.a]{TLS}ca = "/x"', "no certificate of a client is looked at: set client_certificate"),
-        (f'[listeners.a]{TLS}principal_rules = ["x"]', "listeners.a.principal_rules: 'x' is no rule"),
+        (f'[listeners.a]{TLS}principal_rules = ["x"]', "listeners.a.principal_rules: 'x' is not a rule"),
         (f"[listeners.a]{TLS}principal_rules = 3", "is not a list of rules"),
         (
             f'[listeners.a]{TLS}host = "10.0.0.1"',

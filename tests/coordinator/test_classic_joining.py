@@ -94,7 +94,7 @@ def test_whoever_was_given_an_id_is_waited_for(house: House) -> None:
     a, _ = house.stable("ab", session=30.0)
     c = house.client("c", takes_member_id=True)
     assert c.join_code() is KafkaError.MEMBER_ID_REQUIRED
-    assert house.state() is ClassicGroupState.STABLE, "an id that is given out is no member"
+    assert house.state() is ClassicGroupState.STABLE, "an id that is given out is not a member"
     a.begin_join()
     for client in house.live().members:
         if client.member_id != a.member_id:

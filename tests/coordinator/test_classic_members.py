@@ -454,7 +454,7 @@ def test_a_static_member_whose_return_comes_behind_another_generation_joins_agai
     house.commit()
     house.by_hand = False
     assert new.result().error is KafkaError.REBALANCE_IN_PROGRESS, (
-        "the log's own refusal is no member's fault"
+        "the log's own refusal is not a member's fault"
     )
     assert house.state() is ClassicGroupState.PREPARING_REBALANCE
     new.member_id = ""

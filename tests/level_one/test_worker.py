@@ -327,7 +327,7 @@ def test_a_store_that_cannot_be_opened_is_a_reason(tmp_path: Path) -> None:
     ("code", "reason"),
     [
         ("print('what is this?')", "is above"),
-        (NO_MESSAGE, "is no message|are no message|its kind"),
+        (NO_MESSAGE, "is not a message|are not a message|its kind"),
         ("import sys; sys.stdout.buffer.write(b'\\x02\\0\\0\\0\\x91\\xa0')", "an answer of kind ''"),
         ("raise SystemExit(7)", "it ended with code 7"),
         ("import time; time.sleep(100)", "it took too long"),
@@ -356,7 +356,7 @@ def test_what_a_program_said_is_read_though_it_ended_before_it_was_written_to(tm
 
     async def scenario() -> None:
         for code, reason in (
-            (NO_MESSAGE, "is no message|are no message|its kind"),
+            (NO_MESSAGE, "is not a message|are not a message|its kind"),
             ("", "it ended with code 0"),
         ):
             worker = builder(tmp_path, sys.executable, "-S", "-c", code)

@@ -42,7 +42,7 @@ def test_a_batch_larger_than_the_cache_empties_nothing() -> None:
     cache.put(b"object", 0, b"small")
     cache.put(b"object", 1, bytes(2000))
     assert cache.get(b"object", 0) == b"small"
-    with pytest.raises(ValueError, match="is none"):
+    with pytest.raises(ValueError, match="cannot have"):
         BatchCache(-1)
 
 

@@ -401,7 +401,7 @@ DAMAGES = {
     ),
     "never decided": Damage(_forget_decision, {MARKERS, REPLAY}, "was never decided"),
     "no part of it": Damage(
-        _forget_part, {WHOLE}, "has something here, and this is no part of it", {"topic": "receipts"}
+        _forget_part, {WHOLE}, "has something here, and this is not part of it", {"topic": "receipts"}
     ),
     "offsets of a member that was": Damage(
         _of_a_former_member, {WHOLE, REPLAY},

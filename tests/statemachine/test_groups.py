@@ -103,7 +103,7 @@ def test_a_group_without_members_waits_for_no_assignment() -> None:
 @pytest.mark.parametrize(
     "members",
     [
-        pytest.param([member("b")], id="the leader is no member"),
+        pytest.param([member("b")], id="the leader is not a member"),
         pytest.param([member("a"), member("a")], id="two of one id"),
         pytest.param([member("a", "i"), member("b", "i")], id="two of one instance id"),
     ],

@@ -148,7 +148,7 @@ def test_snapshots_have_holds_and_those_of_earlier_releases_are_read() -> None:
     [
         ([["b", 60, NOW], ["a", 60, NOW]], "not in order"),
         ([["a", 60, NOW], ["a", 60, NOW]], "not in order"),
-        ([["a", "60", NOW]], "is no hold"),
+        ([["a", "60", NOW]], "is not a hold"),
         ([[f"{number:03}", 60, NOW] for number in range(MAX_HOLDS + 1)], "65 readers hold"),
         ([["a", 39, NOW]], "level one is clean below 40"),
     ],

@@ -589,7 +589,7 @@ def change(field: str, value: Any) -> Callable[[dict[str, Any]], bytes]:
         (change("checkpoints", [[4, 0, None], [4, 0, None]]), "checkpoints are out of order"),
         (change("producers", [[1, 0, 0, [], 0, -1, -1, None]]), "producer 1"),
         (change("producers", [[1, 0, 0, [[0, 0, 10]], 0, -1, -1, None]]), "wrote at offset 10"),
-        (change("aborted", b"x"), "no chunk"),
+        (change("aborted", b"x"), "not a chunk"),
         (change("aborted", aborted(1, 3, 10)), "aborted at 10, and the partition ends"),
         (change("aborted", aborted(1, 2, 3)), "aborted at 3 lies below 4"),
         (lambda state: msgpack.packb({}), "cannot be read"),

@@ -94,7 +94,7 @@ class TransactionCoordinator:
         """
         if not 0 < timeout_ms <= self._context.config.transactions.max_timeout_seconds * 1000:
             return Refusal(
-                KafkaError.INVALID_TRANSACTION_TIMEOUT, f"{timeout_ms} ms is no transaction timeout here."
+                KafkaError.INVALID_TRANSACTION_TIMEOUT, f"{timeout_ms} ms is not a transaction timeout here."
             )
 
         def command(new_id: int) -> InitializeProducer:
@@ -118,7 +118,7 @@ class TransactionCoordinator:
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
         if not all(map(is_key, groups)):
-            return Refusal(KafkaError.INVALID_GROUP_ID, "There is no group of such a long name.")
+            return Refusal(KafkaError.INVALID_GROUP_ID, "A group's name cannot be that long.")
         known = self.machine.transactions.get(transactional_id)
         if known is not None and len(known.groups) >= MAX_GROUPS and not known.groups.keys() >= {*groups}:
             return Refusal(KafkaError.INVALID_REQUEST, f"{MAX_GROUPS} groups are in the transaction already.")

@@ -147,7 +147,7 @@ class Verifier:
             if reason == DONE:
                 if type(number) is not int or number < 1:
                     # In the log it would stop every replica.
-                    raise ValueError(f"{number!r} is no transaction's number")
+                    raise ValueError(f"{number!r} is not a transaction's number")
                 return Verified(number)
             return Refusal(KafkaError(reason), message)
         except (CallFailed, TypeError, ValueError) as error:

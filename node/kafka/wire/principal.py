@@ -94,7 +94,7 @@ def _parsed(text: str) -> _Rule:
     match = _RULE.fullmatch(text)
     if match is None:
         raise ValueError(
-            f"{text!r} is no rule: write DEFAULT, or like RULE:^CN=([^,]+).*$/$1/ with L or U behind it"
+            f"{text!r} is not a rule: write DEFAULT, or like RULE:^CN=([^,]+).*$/$1/ with L or U behind it"
         )
     try:
         pattern = re.compile(match["pattern"])

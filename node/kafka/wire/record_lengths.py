@@ -92,4 +92,4 @@ def _long_varint(data: Buffer, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise WrongRecords("a record's length is no varint of 32 bits")
+    raise WrongRecords("a record's length is not a varint of 32 bits")

@@ -88,5 +88,5 @@ def _without_none(annotation: Any) -> tuple[bool, Any]:
         return False, annotation
     rest = [argument for argument in get_args(annotation) if argument is not NoneType]
     if len(rest) != 1:
-        raise TypeError(f"{annotation} is no type of Kafka's schemas")
+        raise TypeError(f"{annotation} is not a type of Kafka's schemas")
     return True, rest[0]

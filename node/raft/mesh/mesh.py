@@ -247,7 +247,7 @@ class Mesh:
         if peer is None:
             link.refuse(
                 MeshReason.UNKNOWN_NODE,
-                "it is no member of this cluster as this node knows it: add it first, or correct its node_id",
+                "as this node knows the cluster, it is not a member: add it first, or correct its node_id",
             )
         elif (why := link.handshake.disowned()) is not None:
             self.strangers.disowned()

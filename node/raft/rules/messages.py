@@ -215,12 +215,12 @@ def decode(message: Any) -> Message:
         raise BadMessage("message is not an array of group, kind and term")
     group, kind, term = message[:3]
     if type(kind) is not int:
-        raise BadMessage("message's kind is no whole number")
+        raise BadMessage("message's kind is not a whole number")
     fields = FIELDS.get(kind)
     if fields is None or len(message) != len(fields) + 3:
         raise BadMessage(f"message of unknown kind {kind}, or with a wrong number of fields")
     if type(group) is not int or type(term) is not int or not 0 <= term <= MAX_NUMBER:
-        raise BadMessage("message's group or term is no whole number, or out of range")
+        raise BadMessage("message's group or term is not a whole number, or out of range")
     for value, expected in zip(message[3:], fields, strict=True):
         fits = type(value) is expected
         if fits and expected is int:

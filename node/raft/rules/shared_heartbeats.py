@@ -120,7 +120,7 @@ class SharedHeartbeats:
         if fields is None or [type(value) for value in payload[1:]] != list(fields):
             raise BadMessage("frame of unknown kind, or with fields of a wrong type")
         if fields[0] is float and not isfinite(payload[1]):
-            raise BadMessage("frame's time is no number")
+            raise BadMessage("frame's time is not a number")
         pair, now = self.pair(peer), self._host.now()
         if payload[0] == HEARTBEAT:
             _, sent_at, count, digest = payload

@@ -126,7 +126,7 @@ def _recover_segments(
 
 
 def _damage(path: str, offset: int, proof: str) -> WalCorruption:
-    reason = f"a record is damaged, and {proof} that it was synced, so it is no torn tail; {REPLACE}"
+    reason = f"a record is damaged, and {proof} that it was synced, so it is not a torn tail; {REPLACE}"
     return WalCorruption(path, offset, reason)
 
 

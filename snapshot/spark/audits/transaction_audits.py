@@ -174,7 +174,7 @@ def _foreign(frames: Frames, parts: DataFrame) -> DataFrame:
     )
     return written.select(
         "root", "group", "log_index", f.col("offset").alias("base_offset"),
-        f.concat(_transaction(), f.lit(" has something here, and this is no part of it")).alias("problem"),
+        f.concat(_transaction(), f.lit(" has something here, and this is not part of it")).alias("problem"),
     )  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def test_size_limit_is_that_of_the_whole_batch() -> None:
         ({"attributes": 7}, ErrorCode.unsupported_compression_type, "compression type 7"),
         ({"payload": b"\x01" + b"\0" * 40}, ErrorCode.invalid_record, "negative length"),
         ({"payload": (b"\x0f" + bytes(7)) * 20, "count": 20}, ErrorCode.invalid_record, "negative length"),
-        ({"payload": b"\xff" * 40}, ErrorCode.invalid_record, "no varint"),
+        ({"payload": b"\xff" * 40}, ErrorCode.invalid_record, "not a varint"),
         ({"payload": b"\x80" * 4 + b"\x01" + b"\0" * 40}, ErrorCode.invalid_record, "fewer"),
         ({"payload": b"\0" * 21 + b"\x80"}, ErrorCode.invalid_record, "more"),
     ],

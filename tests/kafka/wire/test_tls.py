@@ -414,10 +414,10 @@ def test_rules_are_tried_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
-        ("RULE:^CN=(.*)$", "is no rule"),
+        ("RULE:^CN=(.*)$", "is not a rule"),
         ("RULE:(/$1/", "has no valid pattern"),
         ("RULE:^CN=.*$/$1/", "uses \\$1, and its pattern has 0 groups"),
-        ("default", "is no rule"),
+        ("default", "is not a rule"),
     ],
 )
 def test_a_wrong_rule_is_told(rule: str, words: str) -> None:

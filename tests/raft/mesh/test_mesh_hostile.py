@@ -69,7 +69,7 @@ async def test_a_node_nobody_introduced() -> None:
     async with started(one, two), started(stranger, introduce=False):
         stranger.mesh.set_peer(1, HOST, one.mesh.port)
         here = await one.problem(MeshReason.UNKNOWN_NODE)
-        assert "node 9 at 127.0.0.1: it is no member of this cluster as this node knows it" in str(here)
+        assert "node 9 at 127.0.0.1: as this node knows the cluster, it is not a member" in str(here)
         assert "first add the node to the cluster" in str(await stranger.problem(MeshReason.UNKNOWN_NODE))
         assert (stranger.events, one.mesh.connected(9)) == ([], False)
         await assert_unharmed(one, two)

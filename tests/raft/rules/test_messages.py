@@ -1,4 +1,4 @@
-"""Messages and runs of entries: what goes in comes out, and what is no message raises BadMessage only."""
+"""Messages and runs of entries: what goes in comes out, and what is not a message raises BadMessage only."""
 
 from __future__ import annotations
 

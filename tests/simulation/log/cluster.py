@@ -52,7 +52,7 @@ class Cluster:
 
         self.wiped: set[int] = set()
         self._emptied: set[int] = set()
-        """Nodes whose folder was wiped, and whose disk was not replaced yet: what runs there is no member."""
+        """Nodes whose folder was wiped, and whose disk was not replaced yet: not a member."""
         """Nodes that came back with nothing, and that the operator has not noticed yet."""
 
         self.held: set[int] = set()
@@ -195,7 +195,7 @@ class Cluster:
             host.create_group(group_id, WatchedMap(self.ledger, node, group_id), ())
 
     def leave(self, node: int, group_id: int) -> None:
-        """Remove a replica that is no member any more from its node. The node must be up."""
+        """Remove a replica that is no longer a member from its node. The node must be up."""
         del self.placement[node][group_id]
         self._call(node, lambda: self._remove(node, group_id))
 
