@@ -114,7 +114,7 @@ class InlineSection:
 
     seconds: float = 5.0
     """The longest that a record lies in the nodes' logs alone, as long as the store works."""
-    max_batch_bytes: int = 0
+    max_batch_bytes: int = 16 * KIB
     """A larger batch goes to an object; 0: all do, and what is inline stays so until it is lifted."""
     partition_bytes_per_second: int = 4 * MIB
     bytes_per_second: int = 16 * MIB
@@ -455,6 +455,8 @@ def _build(given: _Given) -> NodeConfig:
         sources = {given.source(key) for key in given.values if key.startswith("batching.")}
         raise ConfigError(f"{', '.join(sorted(sources))}: batching: {error}") from None
     inline = InlineSection(**given.section("inline"))
+    if "inline.max_batch_bytes" not in given.values:
+        inline = replace(inline, max_batch_bytes=min(inline.max_batch_bytes, batching.max_object_bytes))
     if inline.max_batch_bytes > batching.max_object_bytes:
         raise ConfigError(
             f"{given.source('inline.max_batch_bytes')}: inline.max_batch_bytes may not be above "

@@ -183,6 +183,12 @@ def test_what_goes_inline_fits_an_object_later(tmp_path: Path) -> None:
     assert "inline.max_batch_bytes may not be above batching.max_object_bytes, 102400" in line
 
 
+def test_without_a_word_on_inline_batches_small_objects_bound_them(tmp_path: Path) -> None:
+    objects = ("batching.target_bytes=1KiB", "batching.max_object_bytes=3KiB")
+    assert loaded(tmp_path).inline.max_batch_bytes == 16 * 1024
+    assert loaded(tmp_path, overrides=objects).inline.max_batch_bytes == 3 * 1024
+
+
 def test_the_line_names_where_the_value_stands(tmp_path: Path) -> None:
     assert problem(tmp_path, GOOD + "[log]\nlevel = 7\n").startswith("/node.toml: log.level: 7")
     assert problem(tmp_path, STRANDLINE_LOG_LEVEL="7").startswith("STRANDLINE_LOG_LEVEL: log.level: 7")

@@ -140,9 +140,19 @@ def until(good: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="module")
-def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
-    with running_cluster(tmp_path_factory.mktemp("levels") / "cluster", settings=SETTINGS) as cluster:
+WAYS = {
+    "objects": ("inline.max_batch_bytes=0",),
+    "inline": ("inline.seconds=60",),
+    "stored": ("inline.seconds=0.4", "inline.max_batch_bytes=1500"),
+}
+"""How batches get into the partitions: in objects; in the log, and from there into level one; in either, by
+their size, and from the log into objects first."""
+
+
+@pytest.fixture(scope="module", params=list(WAYS.values()), ids=list(WAYS))
+def flow(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Flow]:
+    settings = (*SETTINGS, *request.param)
+    with running_cluster(tmp_path_factory.mktemp("levels") / "cluster", settings=settings) as cluster:
         flow = Flow(cluster)
         yield flow
 
