@@ -30,6 +30,8 @@ ABSENT = {
     # Of a loop that nothing held up.
     "strandline_event_loop_held_seconds_total",
     "strandline_event_loop_held_longest_seconds",
+    # Of ports with TLS.
+    "strandline_kafka_certificate_end_seconds",
     # Of the partitions of compacted topics.
     "strandline_removal_clean_end",
     "strandline_removal_held_seconds",
