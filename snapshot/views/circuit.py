@@ -85,9 +85,10 @@ class Circuit:
     def contents(self, name: str, parts: int = 1) -> Iterator[ZSet]:
         """Yield an operator's whole output, in parts by ranges of hashes of the nearest kept keys.
 
-        Raises ViewError when it depends on a source that no operator keeps.
+        Each part is of the moment in which it is asked for: parts of one moment are read from a circuit that
+        is not stepped meanwhile, such as a fork. Raises ViewError when it depends on a source that no
+        operator keeps.
         """
-        # A step meanwhile does not move what is read: the states are values, and the parts are of one moment.
         for part in range(parts):
             first, last = HASHES * part // parts, HASHES * (part + 1) // parts - 1
             yield self._part(name, HashRange(first, last))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import sqlglot
@@ -28,6 +29,7 @@ _CHOICES: Final = {
     "on_error": ("stop", "skip"),
     "from": ("earliest",),
 }
+_NO_ITEM: Final = (TokenType.COMMA, TokenType.FROM, TokenType.R_PAREN)
 MOST_PARTITIONS: Final = 10_000
 
 
@@ -190,6 +192,11 @@ class _Head:
         rest = list(self._tokens[self._next :])
         if not rest:
             raise self._expected("a query")
+        for one, following in pairwise(rest):
+            # sqlglot reads over a comma that nothing follows.
+            if one.token_type is TokenType.COMMA and following.token_type in _NO_ITEM:
+                cause, cure = "something should stand after the comma", "leave the comma away"
+                raise self._refused(Code.SYNTAX, following.text, cause, cure, following.start)
         try:
             parsed = _DIALECT.parser().parse(rest, self._text.sql)
         except ParseError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -124,6 +126,26 @@ def test_a_sum_of_whole_numbers_is_right_beyond_64_bits_and_stops_where_the_resu
     with pytest.raises(ViewStopped, match="SUM is beyond"):
         one.step((zset(schema, [(1, 1)]),))
     assert counted(one.contents((), ALL_HASHES)) == Counter([(1, largest)]), "the step has changed nothing"
+
+
+def test_a_change_that_is_not_seen_is_not_told() -> None:
+    one = sums((WHOLE, WHOLE), [Aggregate(SUM, 1, Type.BIGINT)])
+    schema = (WHOLE, WHOLE)
+    _, state = one.step((zset(schema, [(1, 5), (2, 7)]),))
+    one.install(state)
+    out, after = one.step((zset(schema, [(1, 3), (1, 2), (1, 5), (2, 1)], [1, 1, -1, 1]),))
+    assert counted(out) == Counter({(2, 7): -1, (2, 8): 1})
+    assert len(out) == 2
+    assert after.digest != state.digest, "group 1 has another number of rows"
+
+
+def test_zeros_are_one_and_so_are_nans() -> None:
+    other_nan = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
+    circuit = circuits.arrange()
+    circuit.step({"facts": zset(FACTS, [(1, "a", 0.0), (2, "a", math.nan)])})
+    circuit.step({"facts": zset(FACTS, [(1, "a", -0.0), (2, "a", other_nan)], [-1, -1])})
+    assert circuit.digests() == {"kept": 0}
+    assert content(circuit, "kept") == Counter()
 
 
 def test_a_row_that_was_never_there_cannot_be_retracted() -> None:

@@ -186,6 +186,20 @@ def test_a_view_is_its_query_after_every_step(name: str) -> None:
     assert topic.rows or name == "nothing"
 
 
+def test_a_query_in_brackets_guards_what_is_asked_of_its_rows() -> None:
+    """Both conditions may fail, and as one condition the division would come first."""
+    program = program_of(
+        "CREATE TABLE t (b STRING, d DOUBLE); CREATE VIEW v AS SELECT DISTINCT b "
+        "FROM (SELECT b, d FROM t WHERE d + 0 <> 0) AS x WHERE 1 / d > 1;"
+    )
+    circuit = circuit_of(program)
+    follow(circuit)
+    (source,) = (name for name, plan in program.operators().items() if isinstance(plan, Source))
+    rows = zset((pl.String(), pl.Float64()), [("zero", 0.0), ("half", 0.5), ("two", 2.0)])
+    (changes,) = circuit.step({source: rows}).values()
+    assert changes.rows.rows() == [("half",)]
+
+
 def test_a_view_over_a_view_shares_its_operators() -> None:
     over = f"{TABLES} CREATE VIEW v AS {QUERIES['group']}; CREATE VIEW w AS {OVER_VIEW};"
     program = program_of(over)

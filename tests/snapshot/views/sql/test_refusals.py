@@ -20,6 +20,8 @@ REFUSED = [
     (Code.SYNTAX, "DROP", 1, 1, "DROP TABLE t"),
     (Code.SYNTAX, "the end", 1, 13, "CREATE TABLE"),
     (Code.SYNTAX, "the end", 1, 15, "CREATE TABLE t;"),
+    (Code.SYNTAX, ",", 4, 11, query("SELECT a, , FROM t")),
+    (Code.SYNTAX, "FROM", 4, 11, query("SELECT a, FROM t")),
     (Code.SYNTAX, "WHERE", 4, 15, query("SELECT a FROM WHERE a = 1")),
     (Code.SYNTAX, "INSERT", 4, 1, query("INSERT INTO t VALUES (1)")),
     (Code.UNKNOWN_NAME, "DECIMAL", 1, 19, "CREATE TABLE t (a DECIMAL(5))"),
