@@ -13,7 +13,13 @@ from __future__ import annotations
 from strandline.snapshot.extras import require
 
 try:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 except ModuleNotFoundError:
     require("spark")
@@ -40,6 +46,12 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._source.reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source.writer(schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return self._source.streamWriter(schema, overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return self._source.streamReader(schema)

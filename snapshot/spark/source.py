@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
@@ -49,6 +49,9 @@ SCHEMA = (
     .add("leader_epoch", IntegerType())
 )
 """All columns; their Arrow types are in COLUMNS."""
+
+
+_NO_SINK: Final = "format 'strandline' reads only: write to the brokers, as with Spark's format 'kafka'"
 
 
 def register(spark: SparkSession) -> None:
@@ -88,6 +91,12 @@ class StrandlineSource(DataSource):
         options = parse(self.options)
         options.require_batch()
         return StrandlineReader(_opened(options), options, arrow_schema(schema), self.parallelism)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise SourceError(_NO_SINK)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise SourceError(_NO_SINK)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

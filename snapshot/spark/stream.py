@@ -44,8 +44,13 @@ from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.controller_state import ControllerState
 
 LOOK_SECONDS: Final = 1.0
-"""Least time between two looks at storage. Spark asks every 10 ms while nothing is new, and each look costs a
-listing of each partition; checkpoints are further apart than this."""
+"""Least time between two looks at storage. Spark asks every 10 ms while nothing is new; checkpoints are
+further apart than this."""
+SETTLING_SECONDS: Final = 30.0
+"""A checkpoint's last entry is the controller's, but documents come in any order. For so long after a new one
+of the controller each partition is looked at; then only the controller, at a listing a look."""
+WHOLE_SECONDS: Final = 60.0
+"""Longest time between two looks at each partition: a document that comes later delays the stream by it."""
 NO_LIMIT: Final = 2**63 - 1
 """Most offsets of a batch if no option says so: the largest number that Spark can be told."""
 
@@ -69,6 +74,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._parallelism = parallelism
         self._checkpoints = NewestCheckpoints(storage, options.cluster)
         self._looked: float | None = None
+        """Time of the last look, None if the next one shall be of everything."""
+        self._looked_at_all = self._changed = 0.0
         self._views: Views = {}
         self._state: ControllerState | None = None
         self._target: Offsets | None = None
@@ -131,15 +138,21 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _look(self) -> None:
         """See the newest checkpoints, unless that was done just now; raises SourceError."""
-        if self._looked is not None and time.monotonic() < self._looked + LOOK_SECONDS:
+        now = time.monotonic()
+        if self._looked is not None and now < self._looked + LOOK_SECONDS:
             return
         try:
-            self._state = self._checkpoints.controller()
+            state = self._checkpoints.controller()
+            if self._looked is None or state is not self._state:
+                self._state, self._changed = state, now
+            elif now > self._changed + SETTLING_SECONDS and now < self._looked_at_all + WHOLE_SECONDS:
+                self._looked = now
+                return
             places = wanted_places(self._state, self._options)
             self._views = newest_views(self._checkpoints, places, self._options.committed)
         except (StorageError, BadObject) as error:
             raise SourceError(str(error)) from error
-        self._looked = time.monotonic()
+        self._looked = self._looked_at_all = time.monotonic()
 
     def _seen(self) -> list[PartitionView]:
         """The wanted partitions that have a checkpoint; with a target, those that the target has."""

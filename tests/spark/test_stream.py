@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from strandline.snapshot.names import group_prefix
 from strandline.snapshot.spark import stream
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.source import SCHEMA, StrandlineSource
@@ -28,10 +29,11 @@ from strandline.snapshot.spark.stream_offsets import from_json, ranges
 from strandline.snapshot.spark.views import PartitionView, partition_views
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.statemachine.controller.controller_commands import DeleteTopic
-from strandline.statemachine.partition.partition_commands import SetStartOffset
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.partition_commands import Checkpoint, SetStartOffset
 from tests.spark.collected_cluster import build_collected, collect, reconcile_all, write
 from tests.spark.planned import TOPICS, Place, readable
-from tests.spark.stored_cluster import LEASE_MS, StoredCluster, StoredRecord, build_cluster
+from tests.spark.stored_cluster import CLUSTER, LEASE_MS, StoredCluster, StoredRecord, build_cluster
 from tests.spark.transactional_cluster import build_transactional
 
 BATCHES = 10_000
@@ -234,6 +236,42 @@ def test_documents_that_were_seen_are_not_read_again(
     own.checkpoint()
     assert query.run() == 1
     assert len(read) == 1 + len(own.partitions)  # the made-up checkpoint is of everything
+
+
+def test_an_idle_stream_lists_the_controllers_checkpoints_alone(
+    own: StoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(own, topic=TOPICS)
+    query.run()
+    monkeypatch.setattr(stream, "LOOK_SECONDS", 0.0)
+    kind = type(query.reader._storage)
+    list_all, listed = kind.list, []
+
+    def noted(storage: Any, prefix: str) -> list[str]:
+        listed.append(prefix)
+        return list_all(storage, prefix)
+
+    monkeypatch.setattr(kind, "list", noted)
+    assert not query.plan_batch()
+    assert len(listed) == 1 + len(own.partitions)  # documents of the last checkpoint may still come
+    monkeypatch.setattr(stream, "SETTLING_SECONDS", 0.0)
+    listed.clear()
+    assert not query.plan_batch()
+    assert listed == [group_prefix(CLUSTER, CONTROLLER_GROUP)]
+    # A partition's document that came long after the controller's is found in the end.
+    clicks = own.partitions["clicks", 0]
+    write(own, clicks)
+    clicks.execute(Checkpoint(LEASE_MS))
+    assert not query.plan_batch()
+    monkeypatch.setattr(stream, "WHOLE_SECONDS", 0.0)
+    assert query.plan_batch()
+    monkeypatch.undo()
+    # A new one of the controller is enough.
+    monkeypatch.setattr(stream, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(stream, "SETTLING_SECONDS", 0.0)
+    write(own, clicks)
+    own.checkpoint()
+    assert query.plan_batch()
 
 
 def test_latest_is_what_is_there_when_the_query_begins(own: StoredCluster) -> None:

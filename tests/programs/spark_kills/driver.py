@@ -1,0 +1,73 @@
+"""The program that is killed: a stream from a topic into Parquet files; with `finish` it ends, and counts.
+
+Run as `python -m tests.programs.spark_kills.driver SETTINGS`, which is JSON of `url`, `topic`, `kept`, `sink`
+and `finish`. It prints a line of JSON when its query runs, and when it has counted.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from strandline.spark import session
+
+MOST_OFFSETS = "4000"
+"""Offsets of a batch: small ones, so that kills come between many steps."""
+
+
+def main(settings: dict[str, Any]) -> None:
+    spark = session("spark-kills", "local[2]", {"spark.driver.memory": "512m"}, short_jobs=True)
+    query = start(spark, settings)
+    tell(ready=True)
+    query.awaitTermination()
+    if settings["finish"]:
+        # Spark reads its sink's files by the log that the sink keeps; without it, all that lie there.
+        files = [str(path) for path in Path(settings["sink"]).glob("*.parquet")]
+        tell(counted=counts(spark, settings["sink"]), lying=counts(spark, *files))
+    spark.stop()
+
+
+def start(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
+    read = (
+        spark.readStream.format("strandline")
+        .option("url", settings["url"])
+        .option("subscribePattern", settings["topic"])
+        .option("maxOffsetsPerTrigger", MOST_OFFSETS)
+        .load()
+    )
+    write = (
+        read.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", settings["kept"])
+    )
+    if settings["finish"]:
+        return write.trigger(availableNow=True).start(settings["sink"])
+    return write.trigger(processingTime="200 milliseconds").start(settings["sink"])
+
+
+def counts(spark: SparkSession, *paths: str) -> dict[str, int]:
+    (row,) = (
+        spark.read.option("ignoreCorruptFiles", "true")  # of a task that was killed in the midst of one
+        .parquet(*paths)
+        .selectExpr(
+            "count(*) AS all",
+            "count(DISTINCT number) AS distinct",
+            "min(number) AS first",
+            "max(number) AS last",
+        )
+        .collect()
+    )
+    return dict(row.asDict())
+
+
+def tell(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
