@@ -138,7 +138,7 @@ def judged(run: Run, disk: Any) -> str | None:
     try:
         log = open_log(disk, FOLDER, WHOSE)
     except LocalLogDamaged as error:
-        return None if run.done is None and "not a manifest" in str(error) else f"it had to be reset: {error}"
+        return None if run.done is None and "no manifest" in str(error) else f"it had to be reset: {error}"
     try:
         found = like(log.manifest), contents(log)
     except BadObject as error:
