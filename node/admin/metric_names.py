@@ -56,6 +56,8 @@ KAFKA: Final = (
         ("reason",),
     ),
     Metric("strandline_kafka_tls_handshakes_total", _C, "handshakes", "TLS handshakes ended.", ("result",)),
+    Metric("strandline_kafka_logins_total", _C, "logins", "Clients that have logged in."),
+    Metric("strandline_kafka_logging_in", _G, "connections", "Connections that have to log in and have not."),
     Metric(
         "strandline_kafka_certificate_end_seconds",
         _G,

@@ -109,6 +109,8 @@ class Metrics:
         for result in ("done", "failed"):
             count = kafka.handshakes[result]
             page.add("strandline_kafka_tls_handshakes_total", count, label("result", result))
+        page.add("strandline_kafka_logins_total", kafka.counters["logins"])
+        page.add("strandline_kafka_logging_in", kafka.logging_in)
         for listener, not_after in kafka.certificates.items():
             page.add("strandline_kafka_certificate_end_seconds", not_after, label("listener", listener))
         page.add("strandline_kafka_requests_total", kafka.counters["requests"])
