@@ -25,7 +25,7 @@ from strandline.node.kafka.handlers.scram import (
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.kafka.wire.session import SaslSession
-from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
+from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
 
 PLAIN: Final = "PLAIN"
 FAILED_SECONDS: Final = 0.25
@@ -113,6 +113,8 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
         authzid, user, password = token.decode().split("\0")
     except ValueError:
         raise ScramFailed("its message is not PLAIN's") from None
+    if len(user) > MAX_NAME:
+        raise ScramFailed(f"its user's name has {len(user)} characters")
     if not user or not password or authzid not in ("", user):
         raise ScramFailed(f"user {user!r} gives no password, or asks to be another")
     known = context.controller.machine.credentials

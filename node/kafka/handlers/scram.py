@@ -15,6 +15,7 @@ from typing import Final
 
 from strandline.statemachine.controller.scram_credentials import (
     KEY_BYTES,
+    MAX_NAME,
     MIN_ITERATIONS,
     ScramCredential,
     ScramMechanism,
@@ -72,9 +73,12 @@ class ScramExchange:
             raise ScramFailed("its first message is not SCRAM's")
         if found["binding"].startswith("p"):
             raise ScramFailed("it asks for a channel binding, which none of the mechanisms here has")
-        self.user = _unescaped(found["user"])
-        if found["authzid"] and _unescaped(found["authzid"]) != self.user:
-            raise ScramFailed(f"user {self.user!r} asks to be {found['authzid']!r}")
+        user = _unescaped(found["user"])
+        if len(user) > MAX_NAME:
+            raise ScramFailed(f"its user's name has {len(user)} characters")
+        self.user = user
+        if found["authzid"] and _unescaped(found["authzid"]) != user:
+            raise ScramFailed(f"user {user!r} asks to be another")
         credential = self._find(self.user)
         self._known = credential is not None
         self._credential = credential or stranger(self._mechanism, self.user, self._secret)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import time
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers import scram
@@ -179,6 +183,7 @@ def test_a_recorded_login_cannot_be_played_again() -> None:
         (b"n,,n=us=er,r=x", "not escaped"),
         (b"p=tls-unique,,n=user,r=x", "channel binding"),
         (b"n,a=admin,n=user,r=x", "asks to be"),
+        (b"n,,n=" + b"x" * 256 + b",r=x", "has 256 characters"),
     ],
 )
 def test_a_first_message_that_is_wrong(message: bytes, words: str) -> None:
@@ -230,6 +235,7 @@ def test_a_proof_of_another_binding_or_nonce_is_no_proof(other: dict[str, str]) 
         (b"\0alice\0", None),
         (b"bob\0alice\0wonder,land=", None),
         (b"\0alice", None),
+        (b"\0" + b"x" * 60_000 + b"\0y", None),
         (b"\0alice\0a\0b", None),
         (b"\xff\0\xff\0\xff", None),
     ],
@@ -241,6 +247,7 @@ def test_plain_compares_with_the_credential_of_scram(token: bytes, user: str | N
         await node.ask(HANDSHAKE, mechanism="PLAIN")
         answer = await node.ask(AUTHENTICATE, auth_bytes=token)
         assert session.logged_in == (user is not None)
+        assert len(session.failure) < 1000
         assert session.principal == (ANONYMOUS if user is None else f"User:{user}")
         expected = ErrorCode.sasl_authentication_failed if user is None else ErrorCode.none
         assert answer.error_code is expected
@@ -321,3 +328,30 @@ def test_there_are_no_quotas() -> None:
         assert (answer.error_code, answer.entries) == (ErrorCode.none, ())
 
     run(test)
+
+
+# Hostile input.
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=200) | st.text("nyp=,abr0 \0é", max_size=60).map(str.encode), st.binary(max_size=200)
+)
+def test_whatever_comes_is_an_answer_or_a_login_that_fails(first: bytes, final: bytes) -> None:
+    exchange = ScramExchange(SHA_256, lambda user: None, b"secret", "nonce")
+    for step, message in ((exchange.first, first), (exchange.final, final), (exchange.final, b"n,,n=a,r=b")):
+        with contextlib.suppress(ScramFailed):
+            assert step(message).startswith(b"r=")
+
+
+@pytest.mark.parametrize("part", [b",p=A", b",a=", b"=", b"=2C", b"A"])
+@pytest.mark.parametrize("head", [b"n,,n=u,r=x", b"c=biws,r=x", b"n,,n=", b""])
+def test_a_message_as_long_as_a_frame_costs_little(head: bytes, part: bytes) -> None:
+    message = head + part * (64 * 1024 // len(part)) + b"\n"
+    exchange = ScramExchange(SHA_256, lambda user: None, b"secret", "nonce")
+    exchange.first(b"n,,n=user,r=x")
+    began = time.process_time()
+    for step in (exchange.final, ScramExchange(SHA_256, lambda user: None, b"", "n").first):
+        with contextlib.suppress(ScramFailed):
+            step(message)
+    assert time.process_time() - began < 0.5
