@@ -34,7 +34,7 @@ class KafkaCluster:
 
     def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
         """`settings`: lines NAME=VALUE of a broker's properties, in place of those here."""
-        self._folder = folder
+        self.folder = folder
         self._settings = dict(line.partition("=")[::2] for line in settings)
         self._libs = jars()
         self._java = java()
@@ -94,7 +94,7 @@ class KafkaCluster:
 
     def _format(self) -> None:
         """What Kafka wants done to its folders before it starts."""
-        self._folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True)
         # The shell scripts of Kafka make it the same way; one that began with "-" would read as an option.
         identity = "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         tool = [*self._command("kafka.tools.StorageTool"), "format"]
@@ -123,10 +123,10 @@ class KafkaCluster:
         return [self._java, *options, log_level, "-cp", f"{self._libs}/*", main]
 
     def _config(self, node: int) -> Path:
-        return self._folder / f"node-{node}.properties"
+        return self.folder / f"node-{node}.properties"
 
     def _log(self, node: int) -> Path:
-        return self._folder / f"node-{node}.log"
+        return self.folder / f"node-{node}.log"
 
     def _properties(self, node: int) -> str:
         ports = self._ports
@@ -140,7 +140,7 @@ class KafkaCluster:
             "listeners": f"{here},CONTROLLER://{LOOPBACK}:{ports[node].mesh}",
             "advertised.listeners": here,
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": self._folder / f"data-{node}",
+            "log.dirs": self.folder / f"data-{node}",
             "default.replication.factor": len(NODES),
             "min.insync.replicas": 2,
             "offsets.topic.replication.factor": len(NODES),

@@ -21,20 +21,29 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
-from tests.programs.bench import kafka_coordinate, kafka_measure
-from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Peer, Servers
+from tests.programs.bench import kafka_cold, kafka_coordinate, kafka_measure
+from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 KAFKA, STRANDLINE = "kafka", "strandline"
 
-Work = Callable[[Peer, Amount], Result]
+
+class Running(kafka_cold.Kept, Protocol):
+    """A cluster that can be started and taken down."""
+
+    def up(self) -> None: ...
+    def down(self) -> None: ...
+
+
+Work = Callable[[Running, Amount], Result]
 
 WORK: dict[str, tuple[str, Work]] = {
     "throughput": ("1 kB records", kafka_measure.throughput),
     "small": ("100 B records", partial(kafka_measure.throughput, size=100)),
     "consume": ("read back, 1 kB", kafka_measure.consume),
+    "cold": ("read far behind, 1 kB", kafka_cold.cold),
     "single": ("one at a time", kafka_measure.single),
     "latency": ("200 a second", kafka_measure.latency),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
@@ -48,19 +57,13 @@ WORK: dict[str, tuple[str, Work]] = {
 """By the word for --cases: the section's title and what is done. In this order: idle is measured loaded."""
 
 
-class Running(Peer, Protocol):
-    """A cluster that can be started and taken down."""
-
-    def up(self) -> None: ...
-    def down(self) -> None: ...
-
-
 class StrandlineCluster:
     """Strandline with its own defaults, objects in a local folder."""
 
     name = "Strandline"
 
     def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+        self.folder = folder
         self._local = LocalCluster(folder)
         self._settings = settings
 
@@ -107,6 +110,15 @@ def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
                 made += [
                     Row(title, "read", "rate", "B/s", True),
                     Row(title, "servers' processor a GB", "cpu_gb", "s"),
+                ]
+            case "cold":
+                made += [
+                    Row(title, "read, as writing left it", "rate", "B/s", True),
+                    Row(title, "servers' processor a GB", "cpu_gb", "s"),
+                    Row(title, "read, all from the disk", "rate_disk", "B/s", True),
+                    Row(title, "servers' processor a GB, from the disk", "cpu_gb_disk", "s"),
+                    Row(title, "memory, 3 nodes, before", "rss_filled", "B"),
+                    Row(title, "memory, 3 nodes, after", "rss", "B"),
                 ]
             case "idle":
                 made += [

@@ -51,6 +51,8 @@ class Amount:
     """How much of everything. Times are seconds, rates per second."""
 
     megabytes: float = 400.0
+    cold_megabytes: float = 3000.0
+    """More than the nodes' own caches hold."""
     seconds: float = 10.0
     rate: int = 200
     partitions: int = 6
@@ -62,8 +64,10 @@ class Amount:
 
 
 FULL = Amount()
-QUICK = Amount(megabytes=100.0, seconds=4.0, kills=1, quiet=3.0, members=(1, 10, 50))
-TINY = Amount(megabytes=2.0, seconds=0.5, partitions=2, kills=1, quiet=0.5, members=(1, 3))
+QUICK = Amount(megabytes=100.0, cold_megabytes=750.0, seconds=4.0, kills=1, quiet=3.0, members=(1, 10, 50))
+TINY = Amount(
+    megabytes=2.0, cold_megabytes=4.0, seconds=0.5, partitions=2, kills=1, quiet=0.5, members=(1, 3)
+)
 
 
 class Servers:

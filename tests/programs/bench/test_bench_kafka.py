@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.peers.kafka_jars import NoKafka, jars
-from tests.programs.bench import kafka_compare
+from tests.programs.bench import kafka_cold, kafka_compare
 from tests.programs.bench.kafka_compare import WORK, measure, rows
 from tests.programs.bench.kafka_measure import TINY, percentile
 from tests.programs.bench.measures import Result
@@ -40,12 +41,42 @@ def test_every_figure_of_strandline_is_there(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_topic_is_read_twice_and_the_second_time_nothing_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+
+    def read(*_: object) -> tuple[float, list[str]]:
+        done.append("read")
+        return 7.0, ["amiss"]
+
+    monkeypatch.setattr(kafka_cold, "fill", lambda *_, **__: ("topic", 5, Result()))
+    monkeypatch.setattr(kafka_cold, "forget", done.append)
+    monkeypatch.setattr(kafka_cold, "read_back", read)
+    cluster = FakeCluster()
+    cluster.folder = tmp_path
+    found = kafka_cold.cold(cluster, TINY)  # type: ignore[arg-type]
+    assert done == ["read", tmp_path, "read"]
+    assert (found.figures["rate"], found.figures["rate_disk"]) == (7.0, 7.0)
+    assert found.problems == ["amiss"] * 2
+
+
+def test_files_are_forgotten_by_the_system(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    path = tmp_path / "deep" / "file"
+    path.write_bytes(bytes(1 << 20))
+    kafka_cold.forget(tmp_path)
+    with path.open("rb") as file, pytest.raises(BlockingIOError):
+        os.preadv(file.fileno(), [bytearray(1)], 1 << 19, os.RWF_NOWAIT)
+
+
 class FakeCluster:
     """Starts and stops, and nothing in between."""
 
     name = "fake"
     bootstrap = ""
     pids: Sequence[int] = ()
+    folder = Path()
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
