@@ -128,7 +128,7 @@ class InlineSection:
 class CacheSection:
     """Batches kept in memory, in bytes."""
 
-    written_bytes: int = 64 * MIB
+    written_bytes: int = 48 * MIB
     fetched_bytes: int = 32 * MIB
     level_one_bytes: int = 64 * MIB
     """Blocks and indexes of level-one objects that were read."""
@@ -150,7 +150,7 @@ class LevelOneSection:
 
     target_bytes: int = 64 * MIB
     """So much of a partition is one object; a partition that has it is reconciled at once."""
-    job_bytes: int = 128 * MIB
+    job_bytes: int = 64 * MIB
     """Maximum bytes of one pass over level-zero objects: the memory it takes."""
     block_bytes: int = 256 * KIB
     """Distance of the entries in an object's index; the least that is read and checked."""

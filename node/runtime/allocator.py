@@ -38,3 +38,14 @@ def keep_freed_memory(*, large: bool = False) -> bool:
         return bool(mallopt(_TRIM_THRESHOLD, LARGE_KEPT_BYTES) and mallopt(_MMAP_MAX, 0))
     kept = mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
     return bool(kept and mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES))
+
+
+def give_back_memory() -> bool:
+    """Give all free memory of this process back to the system; whether its C library can (glibc can).
+
+    Takes some milliseconds for 100 MB, and the next large buffers have to be mapped and zeroed again.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim is not None and bool(trim(0))

@@ -22,7 +22,7 @@ from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import NotDone, ObjectStore
 from strandline.node.raft.disk import RealDisk
-from strandline.node.runtime.allocator import keep_freed_memory
+from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
 
@@ -35,6 +35,8 @@ AUTOGROUP_SECONDS: Final = 0.15
 """Linux takes one change of an autogroup in a tenth of a second, of all that are not root's."""
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
+REST_SECONDS: Final = 2.0
+"""Without a job for this long, free memory goes back to the system: it is what the largest job has taken."""
 POLICY: Final = RetryPolicy(attempt_seconds=60.0, total_seconds=180.0)
 """Long limits, because these objects are large and no client waits for them."""
 
@@ -135,8 +137,11 @@ class _Worker(asyncio.Protocol):
         self._received = bytearray()
         self._jobs: Jobs | None = None
         self._job: asyncio.Task[None] | None = None
+        self._rest: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
         self._received += data
         try:
             while len(self._received) >= LENGTH.size:
@@ -187,6 +192,7 @@ class _Worker(asyncio.Protocol):
                 answer = await job
             except ValueError as error:
                 answer = ["invalid", str(error)]
+            self._rest = self._loop.call_later(REST_SECONDS, give_back_memory)
             self._answer(answer)
         except Exception:
             # The node would wait for an answer for as long as any job may take.

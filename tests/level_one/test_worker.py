@@ -422,3 +422,32 @@ asyncio.run(main())
         while alive(worker):
             assert time.monotonic() < end, "the worker outlived its node"
             time.sleep(0.02)
+
+
+def resident_bytes(process_id: int) -> int:
+    return int(Path(f"/proc/{process_id}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_memory_of_a_job_is_given_back_when_no_other_follows(tmp_path: Path) -> None:
+    batches = [sent(os.urandom(1 << 20), 1) for _ in range(48)]
+    made = encode(7, IDENTITY, [Batch(TOPIC, 0, batch.data) for batch in batches])
+    path = tmp_path / object_name(7, IDENTITY)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(made.parts))
+    (tmp_path / PARTIAL).mkdir(exist_ok=True)
+    places = [
+        ObjectExtent(number, 1, batch.term, batch.max_timestamp, len(batch.data), 7, position, IDENTITY)
+        for number, (batch, position) in enumerate(zip(batches, made.positions, strict=True))
+    ]
+
+    async def job() -> None:
+        worker = builder(tmp_path)
+        [built] = await worker.build([Output(TOPIC, 0, 5, unique(1), places)])
+        assert isinstance(built, LevelOneExtent)
+        process_id = worker.process_id
+        assert process_id is not None
+        after = resident_bytes(process_id)
+        assert after > 48 << 20
+        await until(lambda: resident_bytes(process_id) < after - (40 << 20))
+
+    run(job())
