@@ -34,7 +34,7 @@ from tests.programs.bench.report import plain, shown, table
 Work = Callable[[Peer, Amount], Result]
 ON, OFF = "inline", "objects only"
 MOST_RECORD_BYTES = 1_000
-LIFTED_MEGABYTES = 300.0
+LIFTED_MEGABYTES = 200.0
 
 
 def beside_lifting(peer: Peer, amount: Amount) -> Result:
@@ -49,7 +49,7 @@ WORK: dict[str, tuple[str, Work]] = {
     "single": ("one at a time", kafka_measure.single),
     "latency": ("200 a second", kafka_measure.latency),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
-    "lifting": ("produce to consume, after 300 MB", beside_lifting),
+    "lifting": ("produce to consume, after 200 MB", beside_lifting),
 }
 FIGURES = (
     ("p50", "p50", "s"), ("p99", "p99", "s"),
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench inline", description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", nargs="+", choices=WORK, metavar="CASE", help=f"of {', '.join(WORK)}")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each case and turn (%(default)g)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="for each case and turn (%(default)g)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Strandline alone")
     parser.add_argument(
         "--max-batch-bytes", type=int, default=InlineSection().max_batch_bytes or 16 * 1024,
