@@ -58,8 +58,12 @@ class CheckpointRecorder:
         publisher: CheckpointPublisher,
         budget: TailBudget,
         taken: Callable[[int], None] | None = None,
+        is_secret: Callable[[bytes], bool] | None = None,
     ) -> None:
-        """`taken` is told of the index of each checkpoint that is handed to the publisher."""
+        """`taken` is told of the index of each checkpoint that is handed to the publisher.
+
+        A tail with a command that `is_secret` is given up, as one that does not fit.
+        """
         self._cluster = cluster
         self._kind = kind
         self._group = group
@@ -67,6 +71,7 @@ class CheckpointRecorder:
         self._publisher = publisher
         self._budget = budget
         self._taken = taken
+        self._is_secret = is_secret
         self._after = 0
         """The tail holds the entries above this index; 0 is the beginning of the log."""
         self._last = 0
@@ -80,6 +85,8 @@ class CheckpointRecorder:
 
     def applied(self, index: int, term: int, command: bytes) -> None:
         """A command is about to be applied."""
+        if self._is_secret is not None and self._is_secret(command):
+            self._forget()
         self._record(index, term, command)
 
     def _record(self, index: int, term: int, given: bytes | int) -> None:

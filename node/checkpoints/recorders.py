@@ -8,6 +8,8 @@ from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller_commands import is_secret
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 
 class CheckpointRecorders:
@@ -39,6 +41,7 @@ class CheckpointRecorders:
             publisher=self._publisher,
             budget=self._tails,
             taken=lambda index: self._first_taken(group, index),
+            is_secret=is_secret if group == CONTROLLER_GROUP else None,
         )
         return recorder
 

@@ -549,3 +549,11 @@ def decode(entry: bytes) -> Command:
     if isinstance(command, RegisterNode) and command.min_feature_level > command.max_feature_level:
         raise Corruption(f"node {command.node} understands no feature level")
     return command
+
+
+_SECRET: bytes = msgpack.packb([ControllerOpcode.ALTER_SCRAM_CREDENTIALS, "", [], []])[:2]
+
+
+def is_secret(entry: bytes) -> bool:
+    """Whether an entry is only for the nodes' own disks: users' credentials are never published."""
+    return entry.startswith(_SECRET)
