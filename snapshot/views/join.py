@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from strandline.snapshot.views.operator import (
     manifest,
     no_state,
 )
-from strandline.snapshot.views.run import HashRange, Run, matches, pair_count
+from strandline.snapshot.views.run import HashRange, Places, Run, extents, pairs
 from strandline.snapshot.views.spine import Spine
 from strandline.snapshot.views.zset import Schema, Weights, ZSet, concatenated, empty, filtered, frame
 
@@ -64,13 +64,28 @@ class Join(Operator):
         return StatePlan(None)
 
     def _put_together(self, sides: list[tuple[Run, Spine, bool]]) -> ZSet:
-        pairs = sum(pair_count(run, delta.hashes) for delta, spine, _ in sides for run in spine.runs)
-        if pairs > STEP_PAIRS:
+        probes = [
+            _Probe(delta, run, swapped, *extents(run, delta.hashes))
+            for delta, spine, swapped in sides
+            for run in spine.runs
+        ]
+        made = sum(int(probe.counts.sum()) for probe in probes)
+        if made > STEP_PAIRS:
             raise ViewLimit(
-                f"{self.name} makes {pairs} pairs in a step, above {STEP_PAIRS}: take smaller steps"
+                f"{self.name} makes {made} pairs in a step, above {STEP_PAIRS}: take smaller steps"
             )
-        parts = [_pairs(delta, run, swapped) for delta, spine, swapped in sides for run in spine.runs]
+        parts = [_pairs(probe) for probe in probes]
         return concatenated([part for part in parts if len(part)] or [empty(self._schema)])
+
+
+class _Probe(NamedTuple):
+    """A delta against one run. `swapped`: the delta is the right side."""
+
+    delta: Run
+    run: Run
+    swapped: bool
+    starts: Places
+    counts: Places
 
 
 def _arranged(deltas: tuple[ZSet, ...]) -> tuple[Arranged, Arranged]:
@@ -80,8 +95,9 @@ def _arranged(deltas: tuple[ZSet, ...]) -> tuple[Arranged, Arranged]:
     return left, right
 
 
-def _pairs(delta: Run, run: Run, swapped: bool) -> ZSet:
-    mine, its = matches(run, delta.hashes)
+def _pairs(probe: _Probe) -> ZSet:
+    delta, run = probe.delta, probe.run
+    mine, its = pairs(probe.starts, probe.counts)
     first, second = mine.astype(np.uint32), its.astype(np.uint32)
     ours = delta.rows[first].get_columns()
     theirs = run.rows[second].get_columns()
@@ -89,7 +105,7 @@ def _pairs(delta: Run, run: Run, swapped: bool) -> ZSet:
         [ours[place] for place in delta.layout.key], [theirs[place] for place in run.layout.key]
     )
     weights = _product(delta.sums[0][mine], run.sums[0][its])
-    rows = frame([*theirs, *ours] if swapped else [*ours, *theirs])
+    rows = frame([*theirs, *ours] if probe.swapped else [*ours, *theirs])
     return filtered(ZSet(rows, weights), equal)
 
 

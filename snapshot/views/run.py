@@ -128,21 +128,25 @@ def group(hashes: Hashes, rows: pl.DataFrame, order: Places) -> tuple[Places, np
     return _neighbours(hashes, None, rows, order)
 
 
-def matches(probed: Run, hashes: Hashes) -> tuple[Places, Places]:
-    """Give all pairs of a place in `hashes` and a place in the run that have the same hash."""
-    found = np.searchsorted(probed.hashes, hashes, "left")
-    ends = np.searchsorted(probed.hashes, hashes, "right")
-    counts = ends - found
-    total = int(counts.sum())
-    mine = np.repeat(np.arange(len(hashes)), counts)
+def extents(probed: Run, hashes: Hashes) -> tuple[Places, Places]:
+    """Give, for each hash, the first place in the run that has it and the number of such places."""
+    starts = np.searchsorted(probed.hashes, hashes, "left")
+    if not len(probed):
+        return starts, np.zeros(len(hashes), np.intp)
+    last = len(probed) - 1
+    hit = probed.hashes[np.minimum(starts, last)] == hashes
+    following = probed.hashes[np.minimum(starts + 1, last)] == hashes
+    if bool((hit & following & (starts < last)).any()):
+        return starts, np.searchsorted(probed.hashes, hashes, "right") - starts
+    # No hash comes twice, so the second search, as dear as the first, would find nothing new.
+    return starts, hit.astype(np.intp)
+
+
+def pairs(starts: Places, counts: Places) -> tuple[Places, Places]:
+    """Give all pairs of a place in the hashes and a place in the run, by their extents."""
+    mine = np.repeat(np.arange(len(starts)), counts)
     offsets = np.cumsum(counts) - counts
-    return mine, np.arange(total) + np.repeat(found - offsets, counts)
-
-
-def pair_count(probed: Run, hashes: Hashes) -> int:
-    """Count the pairs that `matches` would give."""
-    ends = np.searchsorted(probed.hashes, hashes, "right")
-    return int((ends - np.searchsorted(probed.hashes, hashes, "left")).sum())
+    return mine, np.arange(int(counts.sum())) + np.repeat(starts - offsets, counts)
 
 
 def _consolidated(

@@ -23,8 +23,9 @@ from strandline.snapshot.views.run import (
     Places,
     Run,
     empty_run,
-    matches,
+    extents,
     merged,
+    pairs,
 )
 from strandline.snapshot.views.zset import Weights, ZSet, chosen, concatenated, equal_rows
 
@@ -94,7 +95,7 @@ class Spine:
         Null equals null. Equal hashes of different keys are told apart by the keys.
         """
         for run in self.runs:
-            mine, its = matches(run, hashes)
+            mine, its = pairs(*extents(run, hashes))
             if not len(mine):
                 continue
             stored = run.rows if self.layout.key_is_row else chosen(run.rows, self.layout.key)
