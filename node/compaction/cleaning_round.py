@@ -76,7 +76,7 @@ class CleaningRound:
     async def step(self) -> None:
         """Do the next piece of work."""
         if not self._stands():
-            self._break_off()
+            self.break_off()
         elif self._bound is None:
             await self._map()
         elif self._groups:
@@ -146,7 +146,7 @@ class CleaningRound:
         self._measures.cleaned_read_bytes += made.read_bytes
         self._measures.cleaned_written_bytes += made.written_bytes
         if not self._stands():
-            self._break_off()
+            self.break_off()
             await self.replica_log.discard(log, numbers)
             return
         segments = list(log.manifest.segments)
@@ -161,7 +161,8 @@ class CleaningRound:
             self._measures.rounds += 1
             self.ended = True
 
-    def _break_off(self) -> None:
+    def break_off(self) -> None:
+        """Give the round up; the log stays as its last change left it."""
         self._measures.abandoned += 1
         self.ended = self.failed = True
 

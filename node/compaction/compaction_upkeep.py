@@ -1,7 +1,8 @@
-"""Compaction on one node: its replicas' local logs are kept, filled and cleaned. One task, one job at a time.
+"""Compaction on one node: its replicas' local logs are kept, filled and cleaned, by one job at a time.
 
 A round is long, so it goes step by step, and what is due for other logs comes between its steps. The task
-rests for as long as it worked, so that compaction takes half of one processor at most.
+rests for as long as it worked, so that compaction takes half of one processor at most. Only while the object
+store lets a job wait there is a second one: of a round of another log, which needs no store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import IngestJob, JobFailed, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
 from strandline.node.compaction.due import newest_cleanable
-from strandline.node.compaction.ingest_plan import packed_rows, waiting
+from strandline.node.compaction.ingest_plan import joined, packed_rows, waiting
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.log_upkeep import LogUpkeep
@@ -27,6 +28,8 @@ from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
 
 LOOK_SECONDS: Final = 1.0
+STORE_SECONDS: Final = 5.0
+"""A job that needs the object store is waited for as long; then rounds go on beside it, on other logs."""
 MAX_PAUSE_SECONDS: Final = 5.0
 """Longest rest after a step; one that took less is followed by as long a rest as it took."""
 
@@ -43,6 +46,9 @@ class CompactionUpkeep:
         self._config = context.config.compaction
         self._kept: dict[int, LogUpkeep] = {}
         self._round: CleaningRound | None = None
+        self._storing: asyncio.Task[bool] | None = None
+        """Fills a log, and publishes: what needs the object store."""
+        self._filling: ReplicaLog | None = None
         self._rounds = itertools.count(1)
         self._makers = itertools.count(1)
         self._sweep = LogSweep(context)
@@ -77,9 +83,10 @@ class CompactionUpkeep:
 
     async def close(self) -> None:
         """End the work in progress. The next start finds each log as of its last change."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._storing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for kept in self._kept.values():
             kept.log.close()
 
@@ -104,23 +111,46 @@ class CompactionUpkeep:
                 await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
 
     async def step(self) -> bool:
-        """Look, then do what is due: one ingest, one object to publish, one step of a round.
-
-        Returns whether there was any.
-        """
+        """Look, then do what is due: an ingest, an object to publish, a step of a round; whether any was."""
         await self.look()
-        ingested = await self._ingest_one()
-        published = await self.publisher.step()
+        stored = await self._ask_store()
+        if self._round is not None and self._with_store(self._round.replica_log):
+            # Its files must not go under the publication, and the other logs need not wait for that.
+            self._round.break_off()
+            self._round = None
         if self._round is None:
             self._round = self._next_round()
         if self._round is None:
-            return ingested or published
+            return stored
         foreseen = await self._guarded(self._round.replica_log, Work.CLEAN, self._round.step())
         if self._round.ended:
             self._round_ended(self._round)
         if self._round.ended or not foreseen:
             self._round = None
         return True
+
+    async def _ask_store(self) -> bool:
+        """Fill one log and publish one object, if that is due; whether any of it was done.
+
+        A store that hangs is left waiting after STORE_SECONDS, and looked at with each further step.
+        """
+        if not self._kept:
+            return await self.publisher.step()
+        if self._storing is None:
+            self._storing = self._context.loop.create_task(self._fill_and_publish())
+            await asyncio.wait([self._storing], timeout=STORE_SECONDS)
+        if not self._storing.done():
+            return False
+        done, self._storing = self._storing, None
+        return done.result()
+
+    async def _fill_and_publish(self) -> bool:
+        filled = await self._ingest_one()
+        return await self.publisher.step() or filled
+
+    def _with_store(self, owner: ReplicaLog) -> bool:
+        """Whether a job with the object store is under way for a log: no other may change it."""
+        return owner is self._filling or owner is self.publisher.working_on
 
     async def _guarded(self, owner: ReplicaLog, kind: Work, work: Awaitable[None]) -> bool:
         """Work on one log; if it fails in a way that was not foreseen, which is False, the others go on."""
@@ -148,7 +178,7 @@ class CompactionUpkeep:
                 one = self._taken_up(replica, configs)
             one.configs = configs
             kept[replica.group.id] = one
-            self._note(one, now)
+            one.note(now, self._config.segment_bytes)
         gone = [one for group, one in self._kept.items() if kept.get(group) is not one]
         self._kept = kept
         for one in gone:
@@ -156,7 +186,8 @@ class CompactionUpkeep:
         busy = None if self._round is None else self._round.replica_log
         for one in [*kept.values()]:
             # While a round is under way only a reset may change its log.
-            if one.log.wants_care and (one.log is not busy or not one.log.in_step()):
+            free = not self._with_store(one.log) and (one.log is not busy or not one.log.in_step())
+            if one.log.wants_care and free:
                 await self._guarded(one.log, Work.KEEP, one.log.care())
         if self._sweep.due():
             await self._sweep.run(
@@ -166,19 +197,6 @@ class CompactionUpkeep:
     def _taken_up(self, replica: Replica, configs: Configs) -> LogUpkeep:
         made = ReplicaLog(self._context, replica, self.measures, self._makers)
         return LogUpkeep(made, configs, self._config.ingest_seconds)
-
-    def _note(self, one: LogUpkeep, now: float) -> None:
-        """Note what there is to ingest, and since when."""
-        if one.log.log is None:
-            one.waiting = None
-            return
-        manifest, machine = one.log.log.manifest, one.log.replica.machine
-        if one.log.may_be_filled():
-            one.waiting = waiting(manifest, machine, self._config.segment_bytes)
-        else:
-            one.waiting = None
-        end = manifest.log_end if one.waiting is None else one.waiting.end_offset
-        one.seen.note(manifest.log_end, end, now)
 
     async def _remove(self, one: LogUpkeep) -> None:
         """The replica left this node, or its topic is not compacted any more."""
@@ -204,14 +222,19 @@ class CompactionUpkeep:
         if not due:
             return False
         one = max(due, key=lambda each: each[0])[1]
-        await self._guarded(one.log, Work.FILL, self._ingest(one))
+        self._filling = one.log
+        try:
+            await self._guarded(one.log, Work.FILL, self._ingest(one))
+        finally:
+            self._filling = None
         return True
 
     def _idle(self, work: Work) -> Iterator[LogUpkeep]:
-        """The logs that are open, not in the round, and for which this work may be tried."""
+        """The logs that are open, not being worked on, and for which this work may be tried."""
         busy = None if self._round is None else self._round.replica_log
         for one in self._kept.values():
-            if one.log is not busy and not one.log.problems.waits(work) and one.log.in_step():
+            free = one.log is not busy and not self._with_store(one.log)
+            if free and not one.log.problems.waits(work) and one.log.in_step():
                 yield one
 
     async def _ingest(self, one: LogUpkeep) -> None:
@@ -227,9 +250,7 @@ class CompactionUpkeep:
             return
         removals, frozen = machine.removals, machine.aborted.frozen()
         before = it.manifest.segments[-1:]
-        if before and (
-            before[0].size >= self._config.ingest_bytes or before[0].base_offset < it.manifest.clean_end
-        ):
+        if before and not joined(before[0], it.manifest, planned.bytes, self._config.ingest_bytes):
             before = ()
         rows = await self._context.loop.run_in_executor(
             self._context.log_executor, packed_rows, frozen, planned.first_offset, planned.end_offset
@@ -248,7 +269,11 @@ class CompactionUpkeep:
             self._context.config.level_one.block_bytes,
         )
         made = await self._context.compactor.ingest(job)
-        if isinstance(made, JobFailed):
+        if owner.log is not it:
+            # The replica has left this node meanwhile, or its topic is not compacted any more.
+            self.measures.abandoned += 1
+            await owner.discard(it, [job.number])
+        elif isinstance(made, JobFailed):
             self._failed(owner, made)
             await owner.discard(it, [job.number])
         elif machine.removals is not removals or not owner.in_step():

@@ -21,6 +21,8 @@ WORKS: Final = ("ingest", "clean", "publish", "tell")
 
 BEGAN_ANEW: Final = "the compaction worker was restarted amid the round, without the keys that it had mapped"
 """Reason of a failed job; the next round maps them again."""
+BEHIND_STORE: Final = "the keys of the round are in the process that waits for the object store"
+"""Reason of a failed job; the next round has another process."""
 
 
 class LogPlace(NamedTuple):
@@ -207,7 +209,8 @@ class CompactorMeasures:
 
 
 class Compactor(Protocol):
-    """One job at a time; further ones wait their turn."""
+    """One job at a time, and beside it, while an ingest or a publication waits for the store, one of a round;
+    further ones wait their turn."""
 
     measures: CompactorMeasures
 

@@ -14,7 +14,7 @@ from strandline.statemachine.partition.partition import FAR_AHEAD_MS
 from strandline.statemachine.partition.removal import Removals
 
 DELAY_SECONDS: Final = 5.0
-"""From the first change to its sending: changes that come meanwhile go along."""
+"""From the first change to its sending at most: changes that come meanwhile go along."""
 SPACINGS: Final = 24
 """Entries within `delete.retention.ms` at most: a tombstone waits a 24th longer for it."""
 LEAST_SPACING_SECONDS: Final = 1.0
@@ -37,6 +37,11 @@ def has_ripened(removals: Removals, retention: int, now_ms: int) -> bool:
         return False
     first = removals.waiting[0].time
     return first + retention <= now_ms or first - now_ms > FAR_AHEAD_MS
+
+
+def delay_seconds(retention: int) -> float:
+    """Time from the first change to its sending: no longer than the distance of two sendings."""
+    return min(DELAY_SECONDS, spacing_seconds(retention))
 
 
 class Distribution:
@@ -67,7 +72,7 @@ class Distribution:
             return False
         if ripened:
             return True
-        if self._changed_at is None or now < self._changed_at + DELAY_SECONDS:
+        if self._changed_at is None or now < self._changed_at + delay_seconds(retention):
             return False
         return now >= self._sent_at + spacing_seconds(retention)
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.manifest import Manifest, Segment
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_state import PartitionState
@@ -15,6 +15,11 @@ _ABORTED_ROW: Final = struct.Struct("<qqq")
 """A row of `extent_rows.ABORTED_ROWS`, for a process that has no numpy."""
 MAX_SOURCES: Final = 256
 """Level-one objects of one ingest: each costs a get of its index."""
+
+
+JOINED_PART: Final = 4
+"""A last segment of more than this part of `compaction.ingest_bytes` stays as it is unless as much is new:
+a log that gets a little at a time would be written over and over."""
 
 
 class WaitingOffsets(NamedTuple):
@@ -46,6 +51,12 @@ def waiting(manifest: Manifest, machine: PartitionState, most_bytes: int) -> Wai
     if not sources:
         return None
     return WaitingOffsets(first, min(end, sources[-1].end_offset), int(size), sources)
+
+
+def joined(last: Segment, manifest: Manifest, waiting_bytes: int, ingest_bytes: int) -> bool:
+    """Whether the log's last segment is written again in front of what is new: it is small, and not clean."""
+    small = max(ingest_bytes // JOINED_PART, min(waiting_bytes, ingest_bytes))
+    return last.size < small and last.base_offset >= manifest.clean_end
 
 
 def packed_rows(aborted: AbortedTransactions, first: int, end: int) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.node.compaction.due import Tally, overdue, round_is_due, tally
-from strandline.node.compaction.ingest_plan import WaitingOffsets
+from strandline.node.compaction.ingest_plan import WaitingOffsets, waiting
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.level_one.plan import FirstSeen
@@ -36,6 +36,17 @@ class LogUpkeep:
     def _lets_go(self, manifest: Manifest) -> tuple[int, int, int]:
         """The ripe offsets, and the end of what may be cleaned of this log, by the state as it is now."""
         return (*self.ripe, min(self.log.replica.machine.cleanable_end, manifest.log_end))
+
+    def note(self, now: float, segment_bytes: int) -> None:
+        """Note what there is to ingest, and since when: `now` in seconds of the loop's clock."""
+        self.waiting = None
+        if self.log.log is None:
+            return
+        manifest, machine = self.log.log.manifest, self.log.replica.machine
+        if self.log.may_be_filled():
+            self.waiting = waiting(manifest, machine, segment_bytes)
+        end = manifest.log_end if self.waiting is None else self.waiting.end_offset
+        self.seen.note(manifest.log_end, end, now)
 
     def tally(self, manifest: Manifest) -> Tally:
         """Of the log as it is; counted once for each change."""

@@ -102,6 +102,7 @@ class CompactionPublisher:
         self._context = context
         self._log_of = log_of
         self._publishings: dict[int, _Publishing] = {}
+        self.working_on: ReplicaLog | None = None  # the log whose batches are being published
         self._last = 0
         """Group of the last piece: the others come first."""
 
@@ -131,13 +132,15 @@ class CompactionPublisher:
             if owner is None or view is None or waits or not leads_in(replica, publishing.term):
                 continue
             if self._is_due(replica, publishing, view, now):
-                self._last = replica.group.id
+                self._last, self.working_on = replica.group.id, owner
                 try:
                     await self._piece(replica, publishing, owner, view)
                 except Exception as error:
                     self._unforeseen(replica, publishing, error)
+                finally:
+                    self.working_on = None
                 return True
-            publishing.backoff.over()  # what failed was done since, or has not to be done any more
+            publishing.backoff.over()  # what failed was done since, or need not be any more
         return False
 
     def _unforeseen(self, replica: Replica, publishing: _Publishing, error: Exception) -> None:
@@ -325,11 +328,10 @@ class CompactionPublisher:
     ) -> None:
         """Try again later; a damaged log is reset."""
         self._measures.failed += 1
-        if owner.readable() is not view:
-            publishing.publication = None  # It was reset meanwhile, and its files are gone.
+        if owner.readable() is not view:  # It was reset meanwhile, and its files are gone.
+            publishing.publication = None
             return
-        before = publishing.backoff.failed(self._context.loop.time(), failed.reason, MOST_RETRY_SECONDS)
-        if before is None:
+        if publishing.backoff.failed(self._context.loop.time(), failed.reason, MOST_RETRY_SECONDS) is None:
             log.warning("%s: level one is not compacted for now: %s", label(replica), failed.reason)
         if failed.why is Why.DAMAGED:
             publishing.publication = None

@@ -55,12 +55,13 @@ class StoreCompactor(Compactor):
         self._loop = loop
         self._executor = executor
         self._cleaning: SegmentCleaning | None = None
-        self._turn = asyncio.Lock()
-        self._task: asyncio.Task[Any] | None = None
+        self._turns = {store: asyncio.Lock() for store in (True, False)}
+        """Of the jobs that need the object store, and of those that do not: these never wait for it."""
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def ingest(self, job: IngestJob) -> Ingested | JobFailed:
-        return await self._do(lambda: self._ingest(job))
+        return await self._do(lambda: self._ingest(job), store=True)
 
     async def map(self, job: MapJob) -> Mapped | JobFailed:
         return await self._do(lambda: self._map(job))
@@ -70,7 +71,10 @@ class StoreCompactor(Compactor):
 
     async def publish(self, job: PublishJob) -> Published | JobFailed:
         return await self._do(
-            lambda: publish(job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor)
+            lambda: publish(
+                job, store=self._store, disk=self._disk, loop=self._loop, executor=self._executor
+            ),
+            store=True,
         )
 
     async def share(self, job: ShareJob) -> Shared | JobFailed:
@@ -78,9 +82,9 @@ class StoreCompactor(Compactor):
 
     async def close(self) -> None:
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in (tasks := [*self._tasks]):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ingest(self, job: IngestJob) -> Ingested | JobFailed:
         await self._loop.run_in_executor(self._executor, _import)
@@ -104,11 +108,14 @@ class StoreCompactor(Compactor):
     async def _share(self, job: ShareJob) -> Shared | JobFailed:
         return await self._loop.run_in_executor(self._executor, _shared, job)
 
-    async def _do(self, begin: Callable[[], Coroutine[Any, Any, T | JobFailed]]) -> T | JobFailed:
-        async with self._turn:
+    async def _do(
+        self, begin: Callable[[], Coroutine[Any, Any, T | JobFailed]], *, store: bool = False
+    ) -> T | JobFailed:
+        async with self._turns[store]:
             if self._closed:
                 return JobFailed(Why.LOST, "the node is stopping")
-            self._task = task = self._loop.create_task(begin())
+            task = self._loop.create_task(begin())
+            self._tasks.add(task)
             try:
                 return await task
             except asyncio.CancelledError:
@@ -119,7 +126,7 @@ class StoreCompactor(Compactor):
                 raise
             finally:
                 task.cancel()
-                self._task = None
+                self._tasks.discard(task)
 
 
 def _shared(job: ShareJob) -> Shared | JobFailed:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from strandline.node.compaction.compactor import (
+    BEHIND_STORE,
     Compactor,
     CompactorMeasures,
     Filtered,
@@ -37,6 +38,7 @@ class WorkerCompactor(Compactor):
     """Has a process while there are jobs, and none until there is the first.
 
     The map of a round is the process's: when it dies, the round's next job fails, and another round begins.
+    While a job waits for the object store, rounds have a second process, which ends when it has no more jobs.
     """
 
     def __init__(
@@ -48,9 +50,14 @@ class WorkerCompactor(Compactor):
         program: Sequence[str] = PROGRAM,
     ) -> None:
         self.measures = CompactorMeasures()
-        self._link = WorkerLink(
-            "compaction worker", program, place, [], loop=loop, limits=limits, on_start=self._started
+        self._link, self._spare = (
+            WorkerLink(name, program, place, [], loop=loop, limits=limits, on_start=self._started)
+            for name in ("compaction worker", "second compaction worker")
         )
+        self._cleaning = self._link
+        """The process that has the map of the present round."""
+        self._storing = 0
+        """Jobs under way that need the object store."""
 
     @property
     def process_id(self) -> int | None:
@@ -58,29 +65,45 @@ class WorkerCompactor(Compactor):
         return self._link.process_id
 
     async def ingest(self, job: IngestJob) -> Ingested | JobFailed:
-        return await self._do(ingest_messages(job), Ingested, "ingest")
+        return await self._with_store(ingest_messages(job), Ingested, "ingest")
 
     async def map(self, job: MapJob) -> Mapped | JobFailed:
-        return await self._do([["map", *job]], Mapped, "clean")
+        if job.is_first:
+            self._cleaning = self._spare if self._storing else self._link
+        return await self._clean(["map", *job], Mapped)
 
     async def filter(self, job: FilterJob) -> Filtered | JobFailed:
-        return await self._do([["filter", *job]], Filtered, "clean")
+        return await self._clean(["filter", *job], Filtered)
 
     async def publish(self, job: PublishJob) -> Published | JobFailed:
-        return await self._do([["publish", *job]], Published, "publish")
+        return await self._with_store([["publish", *job]], Published, "publish")
 
     async def share(self, job: ShareJob) -> Shared | JobFailed:
-        return await self._do(share_messages(job), Shared, "tell")
+        return await self._do(self._link, share_messages(job), Shared, "tell")
 
     async def close(self) -> None:
-        await self._link.close()
+        await asyncio.gather(self._link.close(), self._spare.close())
+
+    async def _with_store(self, messages: Iterable[list[Any]], kind: type[T], work: str) -> T | JobFailed:
+        self._storing += 1
+        try:
+            return await self._do(self._link, messages, kind, work)
+        finally:
+            self._storing -= 1
+
+    async def _clean(self, message: list[Any], kind: type[T]) -> T | JobFailed:
+        if self._storing and self._cleaning is self._link:
+            return JobFailed(Why.LOST, BEHIND_STORE)
+        return await self._do(self._cleaning, [message], kind, "clean")
 
     def _started(self) -> None:
         self.measures.starts += 1
 
-    async def _do(self, messages: Iterable[list[Any]], kind: type[T], work: str) -> T | JobFailed:
+    async def _do(
+        self, link: WorkerLink, messages: Iterable[list[Any]], kind: type[T], work: str
+    ) -> T | JobFailed:
         try:
-            values, cpu_seconds = await self._link.ask(messages, "done")
+            values, cpu_seconds = await link.ask(messages, "done")
             result = result_of(values)
         except (WorkerFailed, BadFrame, ValueError) as error:
             return JobFailed(Why.LOST, str(error))

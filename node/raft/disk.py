@@ -14,17 +14,14 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _MAX_PARTS = 1024
 """Buffers that one call takes, Linux' UIO_MAXIOV."""
-PIECE_BYTES: Final = 4 << 20
-"""Bytes that are made durable at once. A disk does what it is told in order: behind 48 MiB in one call the
-sync of another file took 22 ms, behind pieces of 4 MiB 6 ms, and the 48 MiB took no longer."""
 
 
 class DiskFile(Protocol):
@@ -45,7 +42,7 @@ class DiskFile(Protocol):
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write `parts` from the file's start, one after the other, and make them durable: what `pwrite` and
-        `datasync` do. After an error the file is worthless."""
+        `datasync` do, in one system call where there is one. After an error the file is worthless."""
         offset = 0
         for part in parts:
             self.pwrite(part, offset)
@@ -111,24 +108,6 @@ class Disk(Protocol):
         """Take a lock file and return its release; `BlockingIOError` when another process has it."""
 
 
-def _pieces(
-    parts: Sequence[bytes | bytearray | memoryview],
-) -> Iterator[tuple[list[memoryview], int]]:
-    """The parts in order, in runs of PIECE_BYTES and _MAX_PARTS at most, each with its size; at least one."""
-    piece: list[memoryview] = []
-    size = 0
-    for part in parts:
-        view = memoryview(part)
-        for start in range(0, len(view), PIECE_BYTES):
-            cut = view[start : start + PIECE_BYTES]
-            if piece and (size + len(cut) > PIECE_BYTES or len(piece) == _MAX_PARTS):
-                yield piece, size
-                piece, size = [], 0
-            piece.append(cut)
-            size += len(cut)
-    yield piece, size
-
-
 class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
@@ -177,25 +156,16 @@ class RealFile(DiskFile):
             raise self._named(error) from None
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        offset = 0
-        for piece, size in _pieces(parts):
-            self._write_piece(piece, offset, size)
-            offset += size
-
-    def _write_piece(self, parts: Sequence[memoryview], offset: int, size: int) -> None:
-        """Write parts of `size` bytes in all from an offset on, durably."""
+        if not _WRITES_DURABLY or not 0 < len(parts) <= _MAX_PARTS:
+            return super().write_durably(parts)
         # Each call gives the interpreter away and has to get it back: under load that is what takes long.
-        if _WRITES_DURABLY:
-            try:
-                if os.pwritev(self._fd, parts, offset, os.RWF_DSYNC) == size:
-                    return
-            except OSError as error:
-                if error.errno not in _NO_SUCH_CALL:
-                    raise
-        for part in parts:
-            self.pwrite(part, offset)
-            offset += len(part)
-        self.datasync()
+        try:
+            if os.pwritev(self._fd, parts, 0, os.RWF_DSYNC) == sum(map(len, parts)):
+                return
+        except OSError as error:
+            if error.errno not in _NO_SUCH_CALL:
+                raise
+        super().write_durably(parts)
 
     def forget_cached(self) -> None:
         if not self._keep_cached and hasattr(os, "posix_fadvise"):

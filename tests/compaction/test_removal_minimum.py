@@ -91,6 +91,13 @@ def test_changes_wait_for_others_and_for_the_entry_before() -> None:
     assert not due(Ends(7, 9), 1007.0 + HOUR), "and the delay begins again"
 
 
+def test_changes_wait_no_longer_for_others_than_entries_keep_their_distance() -> None:
+    timing, removals, retention = Distribution(), Removals(), 48_000
+    assert not timing.is_due(Ends(0, 1), removals, retention, 1000.0, 0)
+    assert not timing.is_due(Ends(0, 1), removals, retention, 1001.9, 0)
+    assert timing.is_due(Ends(0, 1), removals, retention, 1002.0, 0)
+
+
 def test_an_entry_that_failed_is_tried_again_soon_and_not_at_every_look() -> None:
     timing, removals = Distribution(), Removals()
     assert not timing.is_due(Ends(1, 1), removals, DAY, 0.0, 0)

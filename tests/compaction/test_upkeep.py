@@ -685,6 +685,23 @@ def test_a_key_of_ten_megabytes() -> None:
         ]
 
 
+def test_a_log_that_gets_little_at_a_time_is_not_written_over_and_over() -> None:
+    config = replace(CONFIG, segment_bytes=64 * KIB, ingest_bytes=16 * KIB)
+    with compaction_node(config) as node:
+        replica = node.add(configs={**EAGER, "min.cleanable.dirty.ratio": "1.0"})
+        for number in range(60):
+            replica.put(Plan(((b"key", b"v" * 900, number),)))
+            replica.lift()
+            node.step()
+            node.step()
+        manifest = manifest_of(node.log(replica))
+        assert manifest.log_end == 60
+        size = sum(one.size for one in manifest.segments)
+        # At most a quarter of ingest_bytes is written again with each of them, half of that on average.
+        assert node.upkeep.measures.ingest_written_bytes < 60 * 3 * KIB
+        assert len(manifest.segments) <= size // (4 * KIB) + 1
+
+
 def test_a_node_that_stops_amid_a_job_stops() -> None:
     """Found by seeds: the end of the job under way passed for the compactor's, and the task went on."""
     with compaction_node() as node:
@@ -694,7 +711,7 @@ def test_a_node_that_stops_amid_a_job_stops() -> None:
         node.upkeep.start()
         compactor = node.compactor
         assert isinstance(compactor, StoreCompactor)
-        assert node.world.run_until(lambda: compactor._task is not None, timeout=60.0, step=0.1)
+        assert node.world.run_until(lambda: bool(compactor._tasks), timeout=60.0, step=0.1)
         closed = node.sim.spawn(node.upkeep.close())
         assert node.world.run_until(closed.done, timeout=10.0, step=0.1)
 

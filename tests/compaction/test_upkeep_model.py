@@ -6,7 +6,8 @@ table is that of what was written. What is rare in these histories, test_upkeep.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from strandline.node.compaction import compaction_upkeep, segment_cleaning
+from strandline.node.compaction import compaction_upkeep, log_upkeep, segment_cleaning
 from strandline.node.compaction import ingest as ingest_module
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.filter import Ripe
@@ -202,13 +203,18 @@ def _bound_at_the_high_watermark(manifest: Manifest, machine: Any, most: int) ->
     return waiting(manifest, cast(Any, Behind), most)
 
 
+@contextmanager
+def _open_transactions_are_read() -> Iterator[None]:
+    bound = _bound_at_the_high_watermark
+    with patch.object(compaction_upkeep, "waiting", bound), patch.object(log_upkeep, "waiting", bound):
+        yield
+
+
 SABOTAGES: dict[str, Callable[[], Any]] = {
     "aborted data is taken for committed": lambda: patch.object(
         ingest_module, "Aborted", lambda rows: NOTHING_ABORTED
     ),
-    "open transactions are read": lambda: patch.object(
-        compaction_upkeep, "waiting", _bound_at_the_high_watermark
-    ),
+    "open transactions are read": _open_transactions_are_read,
     "everything is ripe": lambda: patch.object(segment_cleaning, "Ripe", lambda *_: Ripe(1 << 60, 1 << 60)),
     "the map has two bits": lambda: patch.object(segment_cleaning, "KeyHash", lambda: KeyHash(bits=2)),
 }

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from strandline.node.compaction.compactor import (
     BEGAN_ANEW,
+    BEHIND_STORE,
     Filtered,
     FilterJob,
     Ingested,
@@ -255,3 +256,46 @@ def test_what_a_late_worker_writes_is_no_part_of_the_next_nodes_log(tmp_path: Pa
     assert last.manifest.segments == (segment,)
     assert len(disk.listdir(folder)) == 2, "and it is swept"
     last.close()
+
+
+def test_rounds_have_another_process_while_a_job_waits_for_the_store(tmp_path: Path) -> None:
+    """A process that is stopped stands for one whose store does not answer."""
+
+    async def scenario() -> None:
+        source, _ = stored(tmp_path / "objects")
+        folder = log_folder(str(tmp_path), TOPIC, 0)
+        log = reset_log(
+            RealDisk(), folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0), maker="1-1"
+        )
+        place = LogPlace(WHOSE, folder, log.maker)
+        worker = WorkerCompactor(
+            StorePlace(str(tmp_path / "objects"), {}, "worker"), loop=asyncio.get_running_loop()
+        )
+        try:
+            job = IngestJob(place, log.next_number(), None, 0, True, 30, [source], b"", 9, 1 << 20, 400)
+            made = await worker.ingest(job)
+            assert isinstance(made, Ingested), made
+            log.take(log.replace([made.segment], 0))
+            first = MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30)
+            assert await worker.map(first) == Mapped(4, 29)
+            assert worker.process_id is not None
+            os.kill(worker.process_id, signal.SIGSTOP)
+            waits = asyncio.create_task(worker.ingest(job._replace(number=log.next_number())))
+            await asyncio.sleep(0)
+            numbers = (log.next_number(), log.next_number())
+            rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
+            assert await worker.filter(rest) == JobFailed(Why.LOST, BEHIND_STORE)
+            assert await worker.map(first._replace(round=2)) == Mapped(4, 29)
+            filtered = await worker.filter(rest._replace(round=2))
+            assert isinstance(filtered, Filtered), filtered
+            assert filtered.removed_records == 25
+            assert not waits.done()
+            os.kill(worker.process_id, signal.SIGCONT)
+            assert isinstance(await waits, Ingested)
+            # The next round is with the first process again.
+            assert await worker.map(first._replace(round=3)) == Mapped(4, 29)
+            assert worker.measures.starts == 2
+        finally:
+            await worker.close()
+
+    run(scenario())

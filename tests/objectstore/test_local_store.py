@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from strandline.node.objectstore.joined_parts import WRITE_BYTES, joined
 from strandline.node.objectstore.local_store import MAX_JOBS, LocalStore
 from strandline.node.objectstore.store import NotDone, ObjectNotFound, OutcomeUnknown
-from strandline.node.raft.disk import PIECE_BYTES, RealDisk
+from strandline.node.raft.disk import RealDisk
 from tests.level_zero.samples import run, started
 from tests.objectstore.store_contract import check_contract
 from tests.simulation.node import SimNode
@@ -374,26 +374,6 @@ def test_where_there_is_no_such_call_a_write_and_a_sync_do(
     with pytest.raises(OSError, match="Input/output error"):
         file.write_durably([b"a", b"b"])
     file.close()
-
-
-def test_a_large_file_is_made_durable_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sync of another file, such as that of the write-ahead log, waits behind one piece at most."""
-    pieces, write = [], os.pwritev
-
-    def noted(fd: int, parts: list[memoryview], offset: int, flags: int = 0) -> int:
-        pieces.append((offset, sum(map(len, parts)), flags))
-        return write(fd, parts, offset, flags)
-
-    monkeypatch.setattr(os, "pwritev", noted)
-    parts = [bytes([n]) * size for n, size in enumerate([5, PIECE_BYTES, 0, 3 * PIECE_BYTES - 7, 9])]
-    file = RealDisk().open(str(tmp_path / "file"), create=True)
-    file.write_durably(parts)
-    assert file.pread(8 * PIECE_BYTES, 0) == b"".join(parts)
-    file.close()
-    assert all(0 < size <= PIECE_BYTES and flags == os.RWF_DSYNC for _, size, flags in pieces)
-    sizes = [size for _, size, _ in pieces]
-    assert [offset for offset, _, _ in pieces] == [sum(sizes[:number]) for number in range(len(sizes))]
-    assert len(pieces) <= 6
 
 
 def test_more_parts_than_one_call_takes(tmp_path: Path) -> None:

@@ -203,6 +203,9 @@ class LogWatch:
         if resetting and not manifest.segments:
             # Rotten bits may be met long after everything else was made good.
             rotten, said.rotten, said.ends = said.rotten, False, Ends(0, 0)
+            if rotten:
+                # The leader counts on what was said before, until it hears of the loss.
+                said.forgiven = self.cluster.world.now + FORGIVEN_SECONDS
             if (
                 self._made_anew(broker)
                 and not rotten

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.compaction import compaction_upkeep, ingest, ingest_plan
+from strandline.node.compaction import compaction_upkeep, ingest, ingest_plan, log_upkeep
 from strandline.node.compaction.ingest_plan import WaitingOffsets
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_leader import Copies, RemovalLeader
@@ -158,4 +158,6 @@ _waiting = ingest_plan.waiting
 
 def high_watermark() -> tuple[Broken, ...]:
     """Logs are filled up to the high watermark."""
-    return (patch.object(compaction_upkeep, "waiting", _to_the_high_watermark),)
+    return tuple(
+        patch.object(module, "waiting", _to_the_high_watermark) for module in (compaction_upkeep, log_upkeep)
+    )
