@@ -330,8 +330,8 @@ def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
         rewrite(path, b"\xa6format\x06", b"\xa6format\x07")
     refused(own, "snapshots/.*: it has format 7, this release reads up to 6: upgrade")
     for path in documents(own, 0):
-        rewrite(path, b"\xa6format\x04", b"\xa6format\x05")
-    refused(own, "it has format 5, this release reads up to 4: upgrade")
+        rewrite(path, b"\xa6format\x06", b"\xa6format\x07")
+    refused(own, "/0000000000/.*: it has format 7, this release reads up to 6: upgrade")
 
 
 def test_a_missing_object_is_named_with_what_refers_to_it(own: StoredCluster) -> None:
