@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from strandline.node.compaction.compactor import (
@@ -50,9 +51,11 @@ class WorkerCompactor(Compactor):
         program: Sequence[str] = PROGRAM,
     ) -> None:
         self.measures = CompactorMeasures()
+        # A folder takes one process of each owner at a time.
+        second = replace(place, owner=f"{place.owner}-second")
         self._link, self._spare = (
-            WorkerLink(name, program, place, [], loop=loop, limits=limits, on_start=self._started)
-            for name in ("compaction worker", "second compaction worker")
+            WorkerLink(name, program, at, [], loop=loop, limits=limits, on_start=self._started)
+            for name, at in (("compaction worker", place), ("second compaction worker", second))
         )
         self._cleaning = self._link
         """The process that has the map of the present round."""
