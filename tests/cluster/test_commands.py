@@ -198,7 +198,7 @@ def test_a_group_goes_on_where_it_was(run: Run, lines: Callable[[str], str]) -> 
     assert len(first) == 20
     assert sorted(map(int, first + rest)) == list(range(50))
     assert run("consume", "shared", "--group", "readers").out == ""
-    late = run("consume", "shared", "--group", "late", "--from", "end", "--follow", "--timeout", "1")
+    late = run("consume", "shared", "--group", "late", "--from", "end", "--follow", "--timeout", "5")
     assert (late.status, late.out, late.err) == (0, "", "")
     for wrong in (["--partition", "0"], ["--from", "7"]):
         assert run("consume", "shared", "--group", "readers", *wrong).status == 2

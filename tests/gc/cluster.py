@@ -27,6 +27,7 @@ class GcBrokers(Brokers):
             cluster=replace(config.cluster, epoch_seconds=1.0),
             collector=CollectorSection(grace_seconds=0.0, sweep_seconds=0.5, advance_lag_epochs=LAG),
             level_one=replace(config.level_one, sweep_seconds=2.0),
+            inline=replace(config.inline, max_batch_bytes=0),
         )
 
     def pass_time(self, seconds: float) -> None:

@@ -209,5 +209,5 @@ def test_a_closed_cache_ends_every_wait_and_starts_nothing(case: Case) -> None:
 
 
 def test_a_cache_of_less_than_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="none"):
+    with pytest.raises(ValueError, match="-1 bytes"):
         Case(-1)

@@ -60,7 +60,7 @@ def test_it_says_where_it_listens_and_stops_cleanly_on_a_signal(tmp_path: Path) 
 
 
 def test_a_storage_that_goes_is_told_everywhere_and_so_is_its_return(tmp_path: Path) -> None:
-    with started(write_config(tmp_path)) as process:
+    with started(write_config(tmp_path), "--set", "inline.max_batch_bytes=0") as process:
         told = healthy(tmp_path, process)
         producer = Producer(
             {

@@ -46,6 +46,10 @@ Found = dict[tuple[int, int], tuple[bytes | None, bytes, Any]]
 """(partition, offset) to key, value and headers."""
 
 
+NO_OBJECTS = 1 << 60
+"""In place of an epoch: there are no objects, as batches that are in the log alone are lifted from there."""
+
+
 class Flow:
     """The cluster of this module, and what was written to it."""
 
@@ -127,7 +131,7 @@ class Flow:
         """Of the level-zero objects that are left."""
         root = Path(self.storage)
         names = [path.relative_to(root).as_posix() for path in root.glob("l0/*/*/*") if path.is_file()]
-        return min((parse_object_name(name).epoch for name in names), default=1 << 60)
+        return min((parse_object_name(name).epoch for name in names), default=NO_OBJECTS)
 
     def audit(self, spark: SparkSession, grace: Grace) -> AuditRun:
         return run_audits(self.storage, {}, self.cluster.description.cluster, spark=spark, grace=grace)
@@ -210,7 +214,8 @@ def test_a_read_goes_on_while_the_cluster_collects(flow: Flow) -> None:
     flow.write()
     flow.delete_records(0, 300)
     until(flow.reconciled, "everything is reconciled")
-    until(lambda: flow.oldest_epoch() > before, "something is collected")
+    if before != NO_OBJECTS:
+        until(lambda: flow.oldest_epoch() > before, "something is collected")
     found |= read(flow.storage, tasks[1:])
     assert found == expected
 

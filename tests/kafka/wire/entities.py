@@ -70,6 +70,8 @@ def _one(rng: random.Random, field: FieldLayout) -> Any:
         return rng.choice((0, -1, rng.randrange(-half, half)))
     if kind == "bool":
         return rng.random() < 0.5
+    if kind == "float64":
+        return rng.choice((0.0, -1.5, rng.uniform(-1e12, 1e12)))
     if kind == "uuid":
         return uuid.UUID(int=rng.getrandbits(128))
     if kind == "string":
