@@ -77,12 +77,12 @@ class Servers:
         self._peer = peer
 
     def processor(self) -> float:
-        """User and system seconds so far."""
+        """User and system seconds so far, of children that have ended too: a worker may end on the way."""
         total = 0.0
         for process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                total += times.user + times.system
+                total += times.user + times.system + times.children_user + times.children_system
         return total
 
     def memory(self) -> float:
