@@ -11,6 +11,7 @@ from strandline.node.checkpoints.publisher import PublisherLimits
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.gc.collectable_epochs import TELL, Maximum
+from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem
 from strandline.node.objectstore.store import ObjectNotFound
 from strandline.node.partition.fence import Grant
 from strandline.node.partition.lanes import Lane, PendingBatch
@@ -79,6 +80,7 @@ class SimBroker(Broker):
         self._watch_collectable()
         self._mislay_gossip()
         self._stop_ears()
+        self._watch_requests()
 
     def entry_applied(self, group: int, index: int, term: int, command: bytes) -> None:
         hosted = self.host.groups.get(group)
@@ -100,6 +102,17 @@ class SimBroker(Broker):
         for group, made in self.recorders._by_group.items():
             watched(made, group)
         self.recorders.make = lambda group, kind: watched(make(group, kind), group)  # type: ignore[method-assign]
+
+    def _watch_requests(self) -> None:
+        """A request whose handling raises costs its client a connection, which no client minds."""
+        note = self.kafka._on_problem
+
+        def watched(problem: ConnectionProblem) -> None:
+            if problem.reason is CloseReason.HANDLER and problem.message.startswith("api key"):
+                self.ledger.broken("requests end", f"node {self.node_id}: {problem.message}")
+            note(problem)
+
+        self.kafka._on_problem = watched
 
     def _watch_replicas(self) -> None:
         create = self.replicas.create
