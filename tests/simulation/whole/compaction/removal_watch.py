@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandline.statemachine.controller.topic_config import DELETE_RETENTION_MS
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, DELETE_RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import PartitionOpcode
 from tests.simulation.whole.objects import Place
@@ -23,6 +23,8 @@ class _Proposed(NamedTuple):
     """All copies were clean up to here, as far as it knew; None: it did not know all of them."""
     retention: int
     """By the state of the controller on its node."""
+    compacted: bool
+    """By the same state. A policy that is changed twice at once may never be seen from outside."""
 
 
 class RemovalWatch:
@@ -51,7 +53,8 @@ class RemovalWatch:
                 mcco = None if minimum is None else minimum.mcco
                 retention = DELETE_RETENTION_MS.of(topic.configs)
                 known = self._proposed.setdefault(replica.group.id, [])
-                known.append(_Proposed(self._world.now, mcco, retention))
+                compacted = "compact" in CLEANUP_POLICY.of(topic.configs)
+                known.append(_Proposed(self._world.now, mcco, retention, compacted))
             await advance(replica, led)
 
         removal._advance = advanced  # type: ignore[method-assign]
@@ -75,10 +78,12 @@ class RemovalWatch:
         retention: int,
     ) -> None:  # fmt: skip
         settings, broken = self._watch.settings, self._ledger.broken
-        known = {one.retention for one in self._proposed.get(group, []) if one.mcco in (None, mtro)}
+        proposed = [one for one in self._proposed.get(group, []) if one.mcco in (None, mtro)]
+        known = {one.retention for one in proposed}
         if retention not in known:
             broken("retention in force", f"{place}: an entry has {retention} ms, its leader knew {known}")
-        if not settings.had(place.topic_id, "compact"):
+        # An entry may lie in a log for as long as there is no majority, and be committed by a later leader.
+        if not any(one.compacted for one in proposed) and not settings.had(place.topic_id, "compact"):
             broken("published", f"{place} is not compacted any more, and MTRO goes to {mtro}")
         self._advanced[group] = (self._world.now, retention)
         hosted = self._watch.cluster.brokers[node].host.groups.get(group)
