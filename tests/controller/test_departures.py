@@ -21,7 +21,7 @@ class House:
         self.groups: dict[int, Any] = {5: self.group}
         self.away = True
         self.reached = True
-        self.asked = 0
+        self.asked = self.looked = 0
         self.left: list[int] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -30,13 +30,17 @@ class House:
         self.meanwhile()
         return self.reached
 
+    def moved_away(self, node: int, group: int) -> bool:
+        self.looked += 1
+        return self.away and (node, group) == (1, 5)
+
     def leave(self, group: int) -> None:
         self.left.append(group)
         del self.groups[group]
 
     async def looks(self, count: int) -> None:
         host = SimpleNamespace(node_id=1, groups=self.groups)
-        machine = SimpleNamespace(moved_away=lambda node, group: self.away and (node, group) == (1, 5))
+        machine = SimpleNamespace(version=9, moved_away=self.moved_away)
         controller = SimpleNamespace(machine=machine, catch_up=self.catch_up)
         departures = Departures(
             cast(RaftHost, host), cast(ControllerClient, controller), self.leave,
@@ -58,6 +62,7 @@ def test_nothing_is_asked_while_nothing_moved() -> None:
     house.away = False
     run(lambda: house.looks(3))
     assert (house.left, house.asked) == ([], 0)
+    assert house.looked == 1, "replicas are looked at once for each state of the controller"
 
 
 def test_a_replica_stays_while_the_controller_does_not_answer() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tests.kafka.wire.certificates import Authority
 from tests.node.one_node import SECONDS, healthy, started, write_config
+from tests.node.there_and_back import there_and_back
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
 
@@ -217,21 +218,8 @@ def test_a_client_that_does_not_log_in_is_told_nothing(node: Node) -> None:
 
 def test_records_go_through_and_come_back(node: Node) -> None:
     settings = librdkafka(node, "public", "SCRAM-SHA-512", "alice", "wonderland-512")
-    producer = Producer(settings)
     values = [f"{number}".encode() * 1000 for number in range(200)]
-    for value in values:
-        producer.produce("through-sasl", value)
-    assert producer.flush(SECONDS) == 0
-    consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["through-sasl"])
-    read: list[bytes] = []
-    deadline = time.monotonic() + SECONDS
-    while len(read) < len(values) and time.monotonic() < deadline:
-        message = consumer.poll(1.0)
-        if message is not None and message.error() is None:
-            read.append(message.value() or b"")
-    consumer.close()
-    assert read == values
+    assert there_and_back(settings, "through-sasl", values) == values
 
 
 def test_users_come_and_go_by_kafka_s_requests(node: Node) -> None:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.kafka.wire.certificates import Authority, Pair
 from tests.node.one_node import SECONDS, healthy, started, write_config
+from tests.node.there_and_back import there_and_back
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
@@ -192,21 +193,8 @@ def test_records_go_through_a_listener_with_tls_and_come_back(node: Node) -> Non
     plain = AdminClient({"bootstrap.servers": f"127.0.0.1:{node.port('internal')}"})
     (broker,) = plain.list_topics(timeout=SECONDS).brokers.values()
     assert broker.port == node.port("internal")
-    producer = Producer(settings)
     values = [os.urandom(100_000) for _ in range(50)]
-    for value in values:
-        producer.produce("through-tls", value)
-    assert producer.flush(SECONDS) == 0
-    consumer = Consumer({**settings, "group.id": "g", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["through-tls"])
-    read: list[bytes] = []
-    deadline = time.monotonic() + SECONDS
-    while len(read) < len(values) and time.monotonic() < deadline:
-        message = consumer.poll(1.0)
-        if message is not None and message.error() is None:
-            read.append(message.value() or b"")
-    consumer.close()
-    assert read == values
+    assert there_and_back(settings, "through-tls", values) == values
 
 
 def test_a_new_certificate_is_shown_without_a_restart(node: Node) -> None:
