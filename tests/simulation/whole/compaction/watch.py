@@ -92,26 +92,26 @@ class LogWatch:
 
     def lost(self, node: int) -> None:
         """A node has lost its files, or some."""
-        for place, group in self._places():
-            del place
-            said = self.said(node, group)
+        for said in self._all_said(node):
             said.ends, said.lost, said.empty = Ends(0, 0), True, True
 
     def rots(self, node: int) -> None:
         """Bits of a node's files have changed: it will make a log anew once it meets them."""
         self.lost(node)
-        for _, group in self._places():
-            self.said(node, group).rotten = True
+        for said in self._all_said(node):
+            said.rotten = True
 
-    def _places(self) -> list[tuple[Place, int]]:
-        return [(place, group) for group, place in self.cluster.ledger.objects.places().items()]
+    def _all_said(self, node: int) -> list[_Said]:
+        """Of each log that a node may have: also of a topic that is gone, which the node may not know."""
+        had = (group for of, group in self._said if of == node)
+        return [self.said(node, group) for group in {*self.cluster.ledger.objects.places(), *had}]
 
     def _watch(self, broker: SimBroker) -> None:
         if self._disks.setdefault(broker.node_id, broker.sim.disk) is not broker.sim.disk:
             self._disks[broker.node_id] = broker.sim.disk
             self.lost(broker.node_id)
-            for _, group in self._places():
-                self.said(broker.node_id, group).behind = True
+            for said in self._all_said(broker.node_id):
+                said.behind = True
         upkeep, reports = broker.compaction, broker.reports
         take_up, send = upkeep._taken_up, reports._send
 
