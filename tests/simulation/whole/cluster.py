@@ -68,8 +68,8 @@ class WholeCluster:
         self.on_crash: Callable[[SimBroker], None] = lambda broker: None
         self.on_broker: Callable[[SimBroker], None] = lambda broker: None
         """Gets each broker before it opens."""
-        self.on_wiped: Callable[[int, SimDisk], None] = lambda node, old: None
-        """Gets the node whose disk was replaced, and the old disk."""
+        self.on_wiped: list[Callable[[int, SimDisk], None]] = []
+        """Get the node whose disk was replaced, and the old disk."""
         rng = world.rng("clocks")
         self._clock_starts: dict[int, float] = {}
         for node in plan.nodes:

@@ -74,8 +74,8 @@ class Ledger:
         """Hears of each partition's command when the first replica, (node, group), applies it."""
         self.on_decision: Callable[[int, int, str, int], None] = lambda node, group, which, kind: None
         """As `on_first`, for commands of coordinators: of which kind of coordinator, and which command."""
-        self.on_controller: Callable[[bytes], None] = lambda command: None
-        """Hears of each of the controller's commands before the first replica applies it."""
+        self.on_controller: list[Callable[[bytes], None]] = []
+        """Hear of each of the controller's commands before the first replica applies it."""
         self.on_entry: Callable[[int, int, PartitionStateMachine, Place, list[Any]], None] = (
             lambda node, group, machine, place, commands: None
         )
@@ -177,7 +177,8 @@ class Ledger:
                     )
                 self._cluster_epoch = (index, epoch)
             if first:
-                self.on_controller(command)
+                for applying in self.on_controller:
+                    applying(command)
         if machine is not None and index % STATE_EVERY == 0:
             self.state(group, index - 1, machine.snapshot(), f"node {replica[1]}")
 

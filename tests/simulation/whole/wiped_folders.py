@@ -61,7 +61,7 @@ class WipedFolders:
         """Of every node, which folder it should have."""
 
     def start(self) -> None:
-        self._ledger.on_controller = self._applied
+        self._ledger.on_controller.append(self._applied)
         self._ledger.on_replica = self._begins
         self._next = self._world.now + self._rng.uniform(*FIRST_SECONDS)
         self._look()
@@ -148,7 +148,8 @@ class WipedFolders:
         self._cluster.crash(node, "kill")
         old = self._world.nodes[node].disk
         self._world.nodes[node].replace_disk()
-        self._cluster.on_wiped(node, old)
+        for wiped in self._cluster.on_wiped:
+            wiped(node, old)
         self._world.record(node, "fault: its folder is wiped")
         self._counts[WIPED] += 1
         self._generations[node] += 1

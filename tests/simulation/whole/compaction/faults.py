@@ -44,7 +44,7 @@ class LogFaults:
         cluster.restart_after = after
         table = cluster.plan.table
         if table is not None and table.old_files:
-            cluster.on_wiped = self._keep_logs
+            cluster.on_wiped.append(self._keep_logs)
 
     def _keep_logs(self, node: int, old: SimDisk) -> None:
         """Local logs are not what makes a folder: they may have been on a disk of their own, or restored."""

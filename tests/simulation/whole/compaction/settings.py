@@ -15,17 +15,23 @@ LAG_SECONDS: Final = 6.0
 
 
 class Settings:
-    """By the controller's newest state; `note` has to be called again and again."""
+    """By the controller's newest state: `applying` hears of each of its entries."""
 
     def __init__(self, objects: Objects, now: Callable[[], float]) -> None:
         self._objects = objects
         self._now = now
         self._version = -1
+        self._applied_at = 0.0
         self._by_topic: dict[bytes, list[tuple[float, Configs]]] = {}
-        """What was set, and when that was noticed: not before it was in force."""
+        """What was set, and when."""
 
-    def note(self) -> None:
-        """Take in what has changed."""
+    def applying(self) -> None:
+        """An entry of the controller is about to be applied: what it sets may be gone with the next one."""
+        self._note()
+        self._applied_at = self._now()
+
+    def _note(self) -> None:
+        """Take in what the last entry has changed."""
         controller = self._objects.controller()
         if controller is None or controller.version == self._version:
             return
@@ -33,11 +39,11 @@ class Settings:
         for topic in controller.topics:
             known = self._by_topic.setdefault(topic.topic_id, [])
             if not known or known[-1][1] != topic.configs:
-                known.append((self._now(), dict(topic.configs)))
+                known.append((self._applied_at, dict(topic.configs)))
 
     def lately(self, topic_id: bytes) -> list[Configs]:
         """Those that some node may go by."""
-        self.note()
+        self._note()
         known = self._by_topic.get(topic_id, [])
         oldest = self._now() - LAG_SECONDS
         ends = [at for at, _ in known[1:]]
@@ -56,7 +62,7 @@ class Settings:
 
     def compacted(self, topic_id: bytes) -> bool:
         """Whether it is compacted now."""
-        self.note()
+        self._note()
         return "compact" in CLEANUP_POLICY.of(self._by_topic[topic_id][-1][1])
 
     def flipped(self, topic_id: bytes) -> bool:

@@ -16,7 +16,6 @@ from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
-from tests.simulation.disk import SimDisk
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.compaction.history import Bounds, Copies
 from tests.simulation.whole.compaction.removal_watch import RemovalWatch
@@ -62,8 +61,6 @@ class LogWatch:
     counts: Counter[str] = field(default_factory=Counter)
     _said: dict[tuple[int, int], _Said] = field(default_factory=dict)
     """By node and group."""
-    _disks: dict[int, SimDisk] = field(default_factory=dict)
-    """Of each node; another one where its folder was wiped."""
     _resets: dict[tuple[int, int], int] = field(default_factory=dict)
     """By node and boot: logs that were made anew for another reason than that there was none."""
 
@@ -81,6 +78,8 @@ class LogWatch:
             self._watch(broker)
 
         self.cluster.on_broker = watched
+        self.cluster.on_wiped.append(lambda node, _: self._wiped(node))
+        ledger.on_controller.append(lambda _: self.settings.applying())
         self.copies.on_keyless = self._keyless
         ledger.on_entry = self._entry
         ledger.on_published = self._published
@@ -95,6 +94,12 @@ class LogWatch:
         for said in self._all_said(node):
             said.ends, said.lost, said.empty = Ends(0, 0), True, True
 
+    def _wiped(self, node: int) -> None:
+        """A node has lost its disk, at once: entries come into force before it is back."""
+        self.lost(node)
+        for said in self._all_said(node):
+            said.behind = True
+
     def rots(self, node: int) -> None:
         """Bits of a node's files have changed: it will make a log anew once it meets them."""
         self.lost(node)
@@ -107,11 +112,6 @@ class LogWatch:
         return [self.said(node, group) for group in {*self.cluster.ledger.objects.places(), *had}]
 
     def _watch(self, broker: SimBroker) -> None:
-        if self._disks.setdefault(broker.node_id, broker.sim.disk) is not broker.sim.disk:
-            self._disks[broker.node_id] = broker.sim.disk
-            self.lost(broker.node_id)
-            for said in self._all_said(broker.node_id):
-                said.behind = True
         upkeep, reports = broker.compaction, broker.reports
         take_up, send = upkeep._taken_up, reports._send
 
@@ -251,7 +251,6 @@ class LogWatch:
     ) -> None:
         if group not in self.cluster.ledger.objects.places():
             return
-        self.settings.note()
         self.copies.catch_up(place, machine)
         self.removals.check(node, group, machine, place, commands)
 
