@@ -69,6 +69,9 @@ class KafkaError(StrEnum):
     RESOURCE_NOT_FOUND = auto()
     DUPLICATE_RESOURCE = auto()
     UNACCEPTABLE_CREDENTIAL = auto()
+    TOPIC_AUTHORIZATION_FAILED = auto()
+    GROUP_AUTHORIZATION_FAILED = auto()
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = auto()
 
 
 class Refused(NamedTuple):

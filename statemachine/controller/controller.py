@@ -19,9 +19,11 @@ from strandline.statemachine.controller import (
     replica_moves,
     scram_credentials,
 )
+from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
+    AlterAcls,
     AlterGroupConfigs,
     AlterScramCredentials,
     Bootstrap,
@@ -144,6 +146,8 @@ class Controller:
                 return self._delete(index, command)
             case AlterScramCredentials():
                 return scram_credentials.alter(state.credentials, command)
+            case AlterAcls():
+                return state.acls.alter(command)
             case AdvanceClusterEpoch():
                 state.cluster_epoch = max(state.cluster_epoch, command.epoch)
                 return state.cluster_epoch
@@ -211,6 +215,11 @@ class Controller:
     def credentials(self) -> Credentials:
         """Users' SCRAM credentials, by user and mechanism."""
         return self._state.credentials
+
+    @property
+    def acls(self) -> AclSet:
+        """The access control entries; the same object until a snapshot is restored."""
+        return self._state.acls
 
     @property
     def configured_groups(self) -> tuple[str, ...]:

@@ -52,6 +52,7 @@ class ControllerOpcode(IntEnum):
     MOVE_REPLICAS = 21
     REPLICAS_MOVED = 22
     ALTER_SCRAM_CREDENTIALS = 23
+    ALTER_ACLS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,21 @@ class AlterScramCredentials:
     upsertions: Sequence[tuple[int, int, bytes, bytes, bytes]]
 
 
+AclRow = tuple[int, str, int, str, str, int, int]
+"""The fields of an `Acl`, see acl.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterAcls:
+    """Add access control entries and remove others, all or none. Result: how many there are then.
+
+    An entry that is there already, or is not there to be removed, is no fault.
+    """
+
+    additions: Sequence[AclRow]
+    deletions: Sequence[AclRow]
+
+
 @dataclass(frozen=True, slots=True)
 class AdvanceClusterEpoch:
     """Raise the cluster epoch to `epoch`. Result: the epoch as it then is, higher if it lost a race."""
@@ -337,6 +353,7 @@ Command = (
     | MoveReplicas
     | ReplicasMoved
     | AlterScramCredentials
+    | AlterAcls
 )
 
 
@@ -443,6 +460,28 @@ def _credentials(value: Any) -> tuple[tuple[int, int, bytes, bytes, bytes], ...]
     )
 
 
+MAX_ACLS_AT_ONCE = 1_000
+"""Of one command: they are one entry of the log."""
+
+
+def _acls(value: Any) -> tuple[AclRow, ...]:
+    rows = _array(value)
+    if len(rows) > MAX_ACLS_AT_ONCE:
+        raise Corruption(f"{len(rows)} ACLs are more than {MAX_ACLS_AT_ONCE}")
+    return tuple(
+        (
+            _id32(resource_type),
+            _text(name),
+            _id32(pattern_type),
+            _text(principal),
+            _text(host),
+            _id32(operation),
+            _id32(permission),
+        )
+        for resource_type, name, pattern_type, principal, host, operation, permission in map(_array, rows)
+    )
+
+
 MAX_LISTENERS = 16
 """Of one node; Kafka names no bound, and a node of a cluster with several networks has three or four."""
 
@@ -506,6 +545,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.ALTER_GROUP_CONFIGS: (AlterGroupConfigs, (_text, _changes)),
     ControllerOpcode.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
     ControllerOpcode.ALTER_SCRAM_CREDENTIALS: (AlterScramCredentials, (_text, _mechanisms, _credentials)),
+    ControllerOpcode.ALTER_ACLS: (AlterAcls, (_acls, _acls)),
     ControllerOpcode.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
     ControllerOpcode.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),

@@ -12,15 +12,13 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from strandline.statemachine.controller.acl import Acl
+from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.assignment import Load
+from strandline.statemachine.controller.controller_formats import SNAPSHOT_FORMAT, of_this_format
 from strandline.statemachine.controller.scram_credentials import ScramCredential
 from strandline.statemachine.controller.settings import Configs
 
-SNAPSHOT_FORMAT = 6
-BEFORE_LISTENERS = 4
-"""The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
-BEFORE_CREDENTIALS = 5
-"""The format before this one, which is read too: no user has credentials."""
 DEFAULT_LISTENER = "kafka"
 """The listener of a node that names none."""
 CONTROLLER_GROUP = 0
@@ -171,6 +169,7 @@ class ControllerState:
         """Of the groups that set any, in the order in which they first did."""
         self.credentials: dict[tuple[str, int], ScramCredential] = {}
         """By user and mechanism, in the order in which they came."""
+        self.acls = AclSet()
         self.by_name: dict[str, Topic] = {}
         self.colliding: dict[str, str] = {}
         """The name of the topic whose metrics would go by this one, see `metric_name`."""
@@ -249,6 +248,7 @@ class ControllerState:
             "deleted": list(self.deleted.items()),
             "group_configs": list(self.group_configs.items()),
             "credentials": [[*key, *value] for key, value in self.credentials.items()] if secrets else [],
+            "acls": list(self.acls),
         }
         packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
         return packed
@@ -257,25 +257,10 @@ class ControllerState:
     def load(cls, data: bytes) -> ControllerState:
         """Read what `capture` wrote; raises ValueError for anything else."""
         try:
-            fields = msgpack.unpackb(data)
-            version = fields.pop("format")
-            if version > SNAPSHOT_FORMAT:
-                raise ValueError(
-                    f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
-                )
-            if version == BEFORE_LISTENERS:
-                later = {name: fields.pop(name) for name in ("deleted", "group_configs")}
-                fields |= {"moves": [], "moved": [], **later}
-            elif version < BEFORE_LISTENERS:
-                raise ValueError(
-                    f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
-                    f"to {SNAPSHOT_FORMAT}"
-                )
-            if version <= BEFORE_CREDENTIALS:
-                fields["credentials"] = []
+            fields = of_this_format(msgpack.unpackb(data))
             names = (
                 "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs",
-                "credentials",
+                "credentials", "acls",
             )  # fmt: skip
             if tuple(fields) != (*_SCALARS, *names):
                 raise ValueError(f"its fields are {', '.join(map(str, fields))}")
@@ -297,6 +282,7 @@ class ControllerState:
             state.group_configs = dict(fields["group_configs"])
             for user, mechanism, *values in fields["credentials"]:
                 state.credentials[user, mechanism] = ScramCredential(*values)
+            state.acls = AclSet(Acl(*row) for row in fields["acls"])
             if state.places and max(state.places) >= state.next_group:
                 raise ValueError(f"group {max(state.places)} was never allocated")
         except Exception as error:

@@ -13,6 +13,7 @@ from strandline.statemachine.controller.controller_commands import (
     NO_TOPIC_ID,
     AdvanceClusterEpoch,
     AllocateProducerIds,
+    AlterAcls,
     AlterGroupConfigs,
     AlterScramCredentials,
     AlterTopicConfigs,
@@ -145,7 +146,7 @@ def test_a_snapshot_before_listeners_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
     fields["format"] = 4
-    del fields["credentials"]
+    del fields["credentials"], fields["acls"]
     fields["nodes"] = [row[:-1] for row in fields["nodes"]]
     assert restored(msgpack.packb(fields)).nodes == log.machine.nodes
 
@@ -425,6 +426,7 @@ COMMANDS: list[Command] = [
     AlterGroupConfigs("g", (ConfigChange(ConfigOperation.SET, "a", "b"),)),
     ReplaceGroupConfigs("g", (("a", "b"),)),
     AlterScramCredentials("alice", (2,), ((1, 4096, b"salt", bytes(32), bytes(32)),)),
+    AlterAcls(((2, "t", 3, "User:alice", "*", 3, 3),), ((5, "id", 4, "User:*", "10.0.0.1", 2, 2),)),
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
     ReplaceNode(3, 2**62),
     ReplicasLeft(3, 7, (0, 1, 2)),
@@ -547,7 +549,7 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
 def test_a_snapshot_of_the_format_before_moves_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
-    assert [fields.pop(name) for name in ("moves", "moved", "credentials")] == [[], [], []]
+    assert [fields.pop(name) for name in ("moves", "moved", "credentials", "acls")] == [[], [], [], []]
     again = restored(msgpack.packb({**fields, "format": 4}))
     assert again.snapshot() == log.machine.snapshot()
 
@@ -558,7 +560,7 @@ def test_a_snapshot_names_its_fields() -> None:
         "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
         "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
         "collection_paused", "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted",
-        "group_configs", "credentials",
+        "group_configs", "credentials", "acls",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -567,8 +569,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 7, "it has format 7, this release reads up to 6: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 6"),
+        ("format", 8, "it has format 8, this release reads up to 7: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 7"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -1,0 +1,41 @@
+"""The formats of the controller's snapshots: each older one that is read becomes this one.
+
+What a release adds is empty in the states of the releases before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+SNAPSHOT_FORMAT: Final = 7
+BEFORE_LISTENERS: Final = 4
+"""The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
+BEFORE_CREDENTIALS: Final = 5
+"""No user has credentials."""
+BEFORE_ACLS: Final = 6
+"""There are no access control entries."""
+
+
+def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a snapshot as this release has them, without `format`.
+
+    Raises ValueError for a format of a later release, or of one that is too old.
+    """
+    version = fields.pop("format")
+    if version > SNAPSHOT_FORMAT:
+        raise ValueError(
+            f"it has format {version}, this release reads up to {SNAPSHOT_FORMAT}: upgrade this node"
+        )
+    if version < BEFORE_LISTENERS:
+        raise ValueError(
+            f"it has format {version} of an earlier release, this one reads {BEFORE_LISTENERS} "
+            f"to {SNAPSHOT_FORMAT}"
+        )
+    if version == BEFORE_LISTENERS:
+        later = {name: fields.pop(name) for name in ("deleted", "group_configs")}
+        fields |= {"moves": [], "moved": [], **later}
+    if version <= BEFORE_CREDENTIALS:
+        fields["credentials"] = []
+    if version <= BEFORE_ACLS:
+        fields["acls"] = []
+    return fields
