@@ -70,8 +70,15 @@ def _run(job: Job, *, tracing: bool = False) -> Report:
 def _simulate(job: Job) -> Report:
     report = _run(job)
     if job[0] % _COLLECT_EVERY == 0:
-        gc.collect()
+        _collect()
     return report
+
+
+def _collect() -> None:
+    """Collect the garbage of all runs, also what a replica has set aside with a large state (`gc.freeze`)."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 def _prepare() -> None:
@@ -90,6 +97,7 @@ def simulate(seeds: range, sabotage: str | None, jobs: int, kind: str) -> Iterat
         try:
             yield from map(_simulate, work)
         finally:  # this process has other work, such as the next tests
+            gc.unfreeze()
             gc.enable()
             logging.disable(logs)
         return
