@@ -11,12 +11,8 @@ from typing import Any, Final
 
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
-from strandline.statemachine.controller.controller_state import (
-    NodeRegistration,
-    Topic,
-    node_from,
-    topic_from,
-)
+from strandline.statemachine.controller.controller_snapshot import node_from, topic_from
+from strandline.statemachine.controller.controller_state import NodeRegistration, Topic
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 

@@ -13,6 +13,7 @@ from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, Snap
 from strandline.snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
 from strandline.snapshot.spark.options import ReadOptions, SourceError
 from strandline.snapshot.storage import ObjectMissing, Storage
+from strandline.statemachine.controller import controller_snapshot
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
@@ -70,7 +71,7 @@ class NewestCheckpoints:
 
         def load(key: str, document: SnapshotDocument) -> ControllerState:
             try:
-                return ControllerState.load(document.state)
+                return controller_snapshot.load(document.state)
             except ValueError as error:
                 raise SourceError(f"{key}: {error}") from error
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from strandline.statemachine.controller import (
     controller_groups,
     controller_nodes,
+    controller_snapshot,
     controller_topics,
     hosted_groups,
     node_folders,
     replica_moves,
     scram_credentials,
+    view_programs,
 )
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.controller_commands import (
@@ -42,6 +44,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplicasLeft,
     ReplicasMoved,
     SetCollection,
+    ViewCommand,
     decode,
 )
 from strandline.statemachine.controller.controller_groups import GroupCommand
@@ -59,6 +62,7 @@ from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.hosted_groups import GroupChanges
 from strandline.statemachine.controller.scram_credentials import Credentials
 from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.controller.view_state import Programs
 from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Captured, Corruption, ReadAttributes, ReadState
 
@@ -99,7 +103,7 @@ class Controller:
 
     def snapshot(self) -> bytes:
         """The state as canonical bytes; docs/controller.md names the fields."""
-        return self._state.capture()
+        return controller_snapshot.capture(self._state)
 
     def capture(self) -> Captured:
         """See StateMachine. It has topics, not records, so it is made at once."""
@@ -108,7 +112,7 @@ class Controller:
 
     def read(self, state: bytes) -> ReadState:
         """See StateMachine."""
-        return ReadAttributes(self, {"_state": ControllerState.load(state)})
+        return ReadAttributes(self, {"_state": controller_snapshot.load(state)})
 
     def restore(self, state: bytes) -> None:
         """See StateMachine."""
@@ -121,6 +125,8 @@ class Controller:
 
     def _do(self, index: int, command: Command) -> Result:
         state = self._state
+        if isinstance(command, ViewCommand):
+            return view_programs.apply(state, index, command)
         match command:
             case Bootstrap():
                 return controller_nodes.bootstrap(state, index, command)
@@ -159,7 +165,7 @@ class Controller:
                 state.collection_paused = command.paused
                 return command.paused
             case ControllerCheckpoint():
-                published = state.capture(secrets=False)
+                published = controller_snapshot.capture(state, secrets=False)
                 self._on_checkpoint(index, lambda: published)
                 return index
             case _:
@@ -168,9 +174,7 @@ class Controller:
     def _put(self, index: int, command: TopicCommand) -> Topic | Refused:
         planned = controller_topics.plan(self._state, index, command)
         if isinstance(planned, Topic) and planned is not self._state.topics.get(planned.topic_id):
-            self._state.put_topic(planned)
-            self._state.next_group = max(self._state.next_group, planned.partitions[-1].group + 1)
-            self._state.version = index
+            controller_topics.put(self._state, index, planned)
         return planned
 
     def _configure(self, index: int, command: GroupCommand) -> int | Refused:
@@ -188,9 +192,7 @@ class Controller:
     def _delete(self, index: int, command: DeleteTopic) -> Topic | Refused:
         topic = controller_topics.existing(self._state, command)
         if isinstance(topic, Topic):
-            self._state.remove_topic(topic, index)
-            node_folders.forget_groups(self._state, [partition.group for partition in topic.partitions])
-            self._state.version = index
+            controller_topics.remove(self._state, index, topic)
         return topic
 
     # What a node asks.
@@ -220,6 +222,11 @@ class Controller:
     def acls(self) -> AclSet:
         """The access control entries; the same object until a snapshot is restored."""
         return self._state.acls
+
+    @property
+    def view_programs(self) -> Programs:
+        """Programs of views by name; a change of one counts in `version`."""
+        return self._state.view_programs
 
     @property
     def configured_groups(self) -> tuple[str, ...]:

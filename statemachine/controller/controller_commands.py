@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
@@ -53,6 +53,15 @@ class ControllerOpcode(IntEnum):
     REPLICAS_MOVED = 22
     ALTER_SCRAM_CREDENTIALS = 23
     ALTER_ACLS = 24
+    APPLY_VIEWS = 25
+    DROP_VIEWS = 26
+    CANCEL_VIEWS = 27
+    START_VIEW_WORKER = 28
+    STOP_VIEWS = 29
+    PAUSE_VIEWS = 30
+    VIEWS_PAUSED = 31
+    RESUME_VIEWS = 32
+    CUT_OVER_VIEWS = 33
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +338,134 @@ class SetCollection:
     paused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ApplyViews:
+    """Begin to fill a program's next version out of sight. Result: the attempt, this entry's index.
+
+    `nonce` is drawn by the proposer, and tells a retry. A view is its name, its topic's name, an id for the
+    topic if a new one is needed, its partitions, and the digest of its sink. What is live already gives the
+    attempt of the version that is live.
+    """
+
+    program: str
+    nonce: int
+    text: str
+    views: Sequence[tuple[str, str, bytes, int, str]]
+    inputs: Sequence[str]
+    replication_factor: int
+    made_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropViews:
+    """Forget a program and delete its topics. Result: how many these were; 0 for one that is gone.
+
+    `created` names the very program, so that a retry never drops a later one of the same name.
+    """
+
+    program: str
+    created: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelViews:
+    """End an attempt, and delete its topics: the live version goes on. Result: how many these were.
+
+    One that has ended already gives 0, unless by its cutover.
+    """
+
+    program: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartViewWorker:
+    """A process begins to run a version, and those before it count no more. Result: the last pause's number.
+
+    `attempt` names the version, `live` says what it is, and `worker` is drawn by the process. Ends a pause:
+    what was agreed on in it was agreed on with another process. Refused once the version has gone live: a
+    process that still fills it would write topics that readers see.
+    """
+
+    program: str
+    attempt: int
+    live: bool
+    worker: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopViews:
+    """The live version cannot go on, for example for a record that it cannot read. Result: its number."""
+
+    program: str
+    attempt: int
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PauseViews:
+    """Have the live version stop at a cut that is not below `wanted`. Result: the pause's number.
+
+    `attempt` and `worker` are those of the next version, which reads nothing more before the pause.
+    """
+
+    program: str
+    attempt: int
+    worker: int
+    wanted: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ViewsPaused:
+    """The live version has stopped at a cut, and commits nothing before the pause ends. Result: its number.
+
+    `attempt` and `worker` are those of the live version.
+    """
+
+    program: str
+    attempt: int
+    worker: int
+    pause: int
+    reached: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeViews:
+    """End a pause without a cutover: the live version goes on. Result: the last pause's number."""
+
+    program: str
+    attempt: int
+    pause: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutOverViews:
+    """Put the next version in the live one's place, with its topics' names. Result: the version's number.
+
+    Void, by value, unless the pause that it names has not ended. `checkpoint` is the name of its state at the
+    cut that the live version reached.
+    """
+
+    program: str
+    attempt: int
+    worker: int
+    pause: int
+    checkpoint: str
+
+
+ViewCommand = (
+    ApplyViews
+    | DropViews
+    | CancelViews
+    | StartViewWorker
+    | StopViews
+    | PauseViews
+    | ViewsPaused
+    | ResumeViews
+    | CutOverViews
+)
 Command = (
     Bootstrap
     | RegisterNode
@@ -354,6 +491,7 @@ Command = (
     | ReplicasMoved
     | AlterScramCredentials
     | AlterAcls
+    | ViewCommand
 )
 
 
@@ -506,6 +644,45 @@ def _moved(value: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
     return tuple((_count(group), _nodes(target)) for group, target in map(_array, _array(value)))
 
 
+MAX_VIEWS: Final = 100
+"""Views of a program."""
+MAX_PROGRAM_TEXT: Final = 48 * 1024
+"""Characters of a program: it is in every snapshot, and must fit the body of a request."""
+MAX_REASON: Final = 1000
+MAX_CUT_BYTES: Final = 64 * 1024
+"""Of a cut as a worker writes it: offsets of some thousands of partitions, and digests."""
+
+
+def _short(most: int) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if len(_text(value)) > most:
+            raise Corruption(f"a text of {len(value)} characters is longer than {most}")
+        return str(value)
+
+    return read
+
+
+def _cut(value: Any) -> bytes:
+    if len(_bytes(value)) > MAX_CUT_BYTES:
+        raise Corruption(f"a cut of {len(value)} bytes is larger than {MAX_CUT_BYTES}")
+    return bytes(value)
+
+
+def _views(value: Any) -> tuple[tuple[str, str, bytes, int, str], ...]:
+    rows = [_array(row) for row in _array(value)]
+    if not 1 <= len(rows) <= MAX_VIEWS:
+        raise Corruption(f"a program has {len(rows)} views with topics, not 1 to {MAX_VIEWS}")
+    return tuple(
+        (_label(view), _label(topic), _topic_id(topic_id), _positive(partitions), _label(sink))
+        for view, topic, topic_id, partitions, sink in rows
+    )
+
+
+def _inputs(value: Any) -> tuple[str, ...]:
+    return tuple(_label(name) for name in _array(value))
+
+
+_reason = _short(MAX_REASON)
 _Reader = Callable[[Any], Any]
 _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.BOOTSTRAP: (Bootstrap, (_label, _label)),
@@ -546,6 +723,18 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
     ControllerOpcode.ALTER_SCRAM_CREDENTIALS: (AlterScramCredentials, (_text, _mechanisms, _credentials)),
     ControllerOpcode.ALTER_ACLS: (AlterAcls, (_acls, _acls)),
+    ControllerOpcode.APPLY_VIEWS: (
+        ApplyViews,
+        (_label, _positive, _short(MAX_PROGRAM_TEXT), _views, _inputs, _positive, _count),
+    ),
+    ControllerOpcode.DROP_VIEWS: (DropViews, (_label, _positive)),
+    ControllerOpcode.CANCEL_VIEWS: (CancelViews, (_label, _positive, _reason)),
+    ControllerOpcode.START_VIEW_WORKER: (StartViewWorker, (_label, _positive, _flag, _positive)),
+    ControllerOpcode.STOP_VIEWS: (StopViews, (_label, _positive, _positive, _reason)),
+    ControllerOpcode.PAUSE_VIEWS: (PauseViews, (_label, _positive, _positive, _cut)),
+    ControllerOpcode.VIEWS_PAUSED: (ViewsPaused, (_label, _positive, _positive, _positive, _cut)),
+    ControllerOpcode.RESUME_VIEWS: (ResumeViews, (_label, _positive, _positive)),
+    ControllerOpcode.CUT_OVER_VIEWS: (CutOverViews, (_label, _positive, _positive, _count, _label)),
     ControllerOpcode.ADVANCE_CLUSTER_EPOCH: (AdvanceClusterEpoch, (_positive,)),
     ControllerOpcode.ALLOCATE_PRODUCER_IDS: (AllocateProducerIds, (_node, _positive)),
     ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),

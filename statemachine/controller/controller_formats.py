@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-SNAPSHOT_FORMAT: Final = 7
+SNAPSHOT_FORMAT: Final = 8
 BEFORE_LISTENERS: Final = 4
 """The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
 BEFORE_CREDENTIALS: Final = 5
 """No user has credentials."""
 BEFORE_ACLS: Final = 6
 """There are no access control entries."""
+BEFORE_VIEWS: Final = 7
+"""There are no programs of views."""
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -38,4 +40,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["credentials"] = []
     if version <= BEFORE_ACLS:
         fields["acls"] = []
+    if version <= BEFORE_VIEWS:
+        fields["view_programs"] = []
     return fields

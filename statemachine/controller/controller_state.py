@@ -1,4 +1,4 @@
-"""State of the controller, its look-ups, and its snapshot.
+"""State of the controller, and its look-ups.
 
 Topics, partitions and nodes are immutable values: a change puts another one in their place, so a node can
 tell by identity whether what it cached is still true, and a reader keeps a consistent picture. The lookups
@@ -7,17 +7,14 @@ beside them are derived, never stored, and rebuilt from a snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-import msgpack
-
-from strandline.statemachine.controller.acl import Acl
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.assignment import Load
-from strandline.statemachine.controller.controller_formats import SNAPSHOT_FORMAT, of_this_format
 from strandline.statemachine.controller.scram_credentials import ScramCredential
 from strandline.statemachine.controller.settings import Configs
+from strandline.statemachine.controller.view_state import ViewProgram
 
 DEFAULT_LISTENER = "kafka"
 """The listener of a node that names none."""
@@ -170,6 +167,8 @@ class ControllerState:
         self.credentials: dict[tuple[str, int], ScramCredential] = {}
         """By user and mechanism, in the order in which they came."""
         self.acls = AclSet()
+        self.view_programs: dict[str, ViewProgram] = {}
+        """By name, in the order in which they came."""
         self.by_name: dict[str, Topic] = {}
         self.colliding: dict[str, str] = {}
         """The name of the topic whose metrics would go by this one, see `metric_name`."""
@@ -206,6 +205,14 @@ class ControllerState:
             partitions=tuple(partitions), version=self.applied_index
         )
 
+    def rename_topics(self, names: Mapping[bytes, str]) -> None:
+        """Give topics other names, by id: all at once, so that two may take each other's."""
+        for topic_id in names:
+            old = self.topics[topic_id].name
+            del self.by_name[old], self.colliding[metric_name(old)]
+        for topic_id, name in names.items():
+            self.put_topic(self.topics[topic_id]._replace(name=name, version=self.applied_index))
+
     def remove_topic(self, topic: Topic, index: int) -> None:
         """Forget a topic, and remember its id for as long as there is room."""
         del self.topics[topic.topic_id], self.by_name[topic.name], self.colliding[metric_name(topic.name)]
@@ -220,6 +227,11 @@ class ControllerState:
         if len(self.deleted) > REMEMBERED_DELETIONS:
             self.forgotten_index = self.deleted.pop(next(iter(self.deleted)))
 
+    def put_program(self, program: ViewProgram, index: int) -> None:
+        """Add a program of views, or put its successor in its place."""
+        self.view_programs[program.name] = program
+        self.version = index
+
     def put_node(self, registration: NodeRegistration) -> None:
         """Add or replace a node's registration; a reader of the nodes keeps its consistent picture."""
         self.nodes = dict(sorted({**self.nodes, registration.node: registration}.items()))
@@ -232,105 +244,7 @@ class ControllerState:
         """Load of each registered node."""
         return {node: Load(self.led.get(node, 0), len(self.hosted.get(node, ()))) for node in self.nodes}
 
-    def capture(self, *, secrets: bool = True) -> bytes:
-        """The state as a msgpack map, its rows arrays: equal states give equal bytes.
-
-        Without `secrets` it has no users' credentials, for readers of the storage have no use for them.
-        """
-        values = {name: getattr(self, name) for name in _SCALARS}
-        rows: dict[str, Any] = {
-            "topics": list(self.topics.values()),
-            "nodes": list(self.nodes.values()),
-            "folders": sorted(self.folders.items()),
-            "replacement": None if self.replacement is None else _replacement_row(self.replacement),
-            "moves": list(self.moves.items()),
-            "moved": sorted(self.moved),
-            "deleted": list(self.deleted.items()),
-            "group_configs": list(self.group_configs.items()),
-            "credentials": [[*key, *value] for key, value in self.credentials.items()] if secrets else [],
-            "acls": list(self.acls),
-        }
-        packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
-        return packed
-
-    @classmethod
-    def load(cls, data: bytes) -> ControllerState:
-        """Read what `capture` wrote; raises ValueError for anything else."""
-        try:
-            fields = of_this_format(msgpack.unpackb(data))
-            names = (
-                "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs",
-                "credentials", "acls",
-            )  # fmt: skip
-            if tuple(fields) != (*_SCALARS, *names):
-                raise ValueError(f"its fields are {', '.join(map(str, fields))}")
-            state = cls()
-            for name in _SCALARS:
-                setattr(state, name, fields[name])
-            for row in fields["topics"]:
-                state.put_topic(topic_from(row))
-            for row in fields["nodes"]:
-                state.put_node(node_from(row))
-            state.folders = {node: NodeFolder(*folder) for node, folder in fields["folders"]}
-            if fields["replacement"] is not None:
-                node, folder, boot_id, leaving, joining = fields["replacement"]
-                state.replacement = Replacement(node, folder, boot_id, frozenset(leaving), frozenset(joining))
-            for group, (target, original) in fields["moves"]:
-                state.moves[group] = Move(tuple(target), tuple(original))
-            state.moved = set(fields["moved"])
-            state.deleted = dict(fields["deleted"])
-            state.group_configs = dict(fields["group_configs"])
-            for user, mechanism, *values in fields["credentials"]:
-                state.credentials[user, mechanism] = ScramCredential(*values)
-            state.acls = AclSet(Acl(*row) for row in fields["acls"])
-            if state.places and max(state.places) >= state.next_group:
-                raise ValueError(f"group {max(state.places)} was never allocated")
-        except Exception as error:
-            raise ValueError(f"the controller's state cannot be read: {error}") from error
-        return state
-
-
-def _replacement_row(replacement: Replacement) -> list[Any]:
-    *values, leaving, joining = replacement
-    return [*values, sorted(leaving), sorted(joining)]
-
 
 def metric_name(name: str) -> str:
     """A topic's name in Kafka's metrics, which cannot tell '.' from '_'."""
     return name.replace(".", "_")
-
-
-def node_from(row: Sequence[Any]) -> NodeRegistration:
-    """A node of the row that msgpack makes of it; the row of an earlier release has no listeners."""
-    registration = NodeRegistration(*row)
-    return registration._replace(listeners=tuple(ListenerAddress(*one) for one in registration.listeners))
-
-
-def topic_from(row: Sequence[Any]) -> Topic:
-    """A topic of the row that msgpack makes of it, in a snapshot or an answer."""
-    topic_id, name, partitions, configs, creation_epoch, version = row
-    return Topic(
-        topic_id,
-        name,
-        tuple(PartitionAssignment(group, tuple(replicas), epoch) for group, replicas, epoch in partitions),
-        configs,
-        creation_epoch,
-        version,
-    )
-
-
-_SCALARS = (
-    "cluster_id",
-    "incarnation",
-    "feature_level",
-    "cluster_epoch",
-    "next_group",
-    "next_producer_id",
-    "time",
-    "term",
-    "leader",
-    "applied_index",
-    "version",
-    "forgotten_index",
-    "collection_paused",
-)

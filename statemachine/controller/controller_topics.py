@@ -28,6 +28,7 @@ from strandline.statemachine.controller.controller_state import (
 )
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
+from strandline.statemachine.controller.view_state import HIDDEN_PREFIX, is_hidden, owner_of, reserved
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
@@ -82,6 +83,20 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
     return topic if configs == topic.configs else topic._replace(configs=configs, version=index)
 
 
+def put(state: ControllerState, index: int, topic: Topic) -> None:
+    """Make a topic that was planned part of the state."""
+    state.put_topic(topic)
+    state.next_group = max(state.next_group, topic.partitions[-1].group + 1)
+    state.version = index
+
+
+def remove(state: ControllerState, index: int, topic: Topic) -> None:
+    """Forget a topic, and with it its groups."""
+    state.remove_topic(topic, index)
+    node_folders.forget_groups(state, [partition.group for partition in topic.partitions])
+    state.version = index
+
+
 def existing(
     state: ControllerState, command: CreatePartitions | DeleteTopic | AlterTopicConfigs | ReplaceTopicConfigs
 ) -> Topic | Refused:
@@ -98,6 +113,11 @@ def existing(
     if topic.name in INTERNAL_TOPICS and not lost:
         reason = f"Topic '{topic.name}' is internal: it has no records, and only the broker changes it."
         return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
+    shapes = isinstance(command, CreatePartitions | DeleteTopic)
+    program = owner_of(state.view_programs, topic.topic_id) if shapes and not lost else None
+    if program is not None:
+        reason = f"Topic '{topic.name}' is written by the views of program '{program}': change or drop that."
+        return Refused(KafkaError.POLICY_VIOLATION, reason)
     return topic
 
 
@@ -126,6 +146,17 @@ def _creation(state: ControllerState, index: int, command: CreateTopic) -> Topic
     if metric_name(command.name) in INTERNAL_TOPICS:
         reason = f"Topic '{command.name}' has the name of an internal one, which the broker creates itself."
         return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
+    if program := reserved(state.view_programs).get(command.name):
+        reason = f"Topic '{command.name}' is that of a view of program '{program}'."
+        return Refused(KafkaError.TOPIC_ALREADY_EXISTS, reason)
+    if is_hidden(command.name):
+        reason = f"Names that begin with '{HIDDEN_PREFIX}' are for topics of views that are being filled."
+        return Refused(KafkaError.INVALID_TOPIC_EXCEPTION, reason)
+    return planned_creation(state, index, command)
+
+
+def planned_creation(state: ControllerState, index: int, command: CreateTopic) -> Topic | Refused:
+    """As `plan`, also for a name that is kept for views."""
     if command.name in state.by_name:
         return Refused(KafkaError.TOPIC_ALREADY_EXISTS, f"Topic '{command.name}' already exists.")
     if other := state.colliding.get(metric_name(command.name)):

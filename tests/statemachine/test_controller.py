@@ -17,7 +17,9 @@ from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     AlterScramCredentials,
     AlterTopicConfigs,
+    ApplyViews,
     Bootstrap,
+    CancelViews,
     Command,
     ConfigChange,
     ConfigOperation,
@@ -26,10 +28,13 @@ from strandline.statemachine.controller.controller_commands import (
     CreateInternalTopic,
     CreatePartitions,
     CreateTopic,
+    CutOverViews,
     DeleteTopic,
+    DropViews,
     FenceNode,
     Heartbeat,
     MoveReplicas,
+    PauseViews,
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
@@ -39,7 +44,11 @@ from strandline.statemachine.controller.controller_commands import (
     ReplicasJoined,
     ReplicasLeft,
     ReplicasMoved,
+    ResumeViews,
     SetCollection,
+    StartViewWorker,
+    StopViews,
+    ViewsPaused,
     decode,
     encode,
 )
@@ -146,7 +155,7 @@ def test_a_snapshot_before_listeners_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
     fields["format"] = 4
-    del fields["credentials"], fields["acls"]
+    del fields["credentials"], fields["acls"], fields["view_programs"]
     fields["nodes"] = [row[:-1] for row in fields["nodes"]]
     assert restored(msgpack.packb(fields)).nodes == log.machine.nodes
 
@@ -431,6 +440,15 @@ COMMANDS: list[Command] = [
     ReplaceNode(3, 2**62),
     ReplicasLeft(3, 7, (0, 1, 2)),
     ReplicasJoined(3, 7, ()),
+    ApplyViews("p", 2**62, "CREATE …", (("v", "t", topic_id(1), 3, "d" * 64),), ("a", "b"), 3, 0),
+    DropViews("p", 7),
+    CancelViews("p", 8, "why"),
+    StartViewWorker("p", 8, True, 2**62),
+    StopViews("p", 8, 1, "a bad record"),
+    PauseViews("p", 8, 1, b"cut"),
+    ViewsPaused("p", 7, 1, 2, b"cut"),
+    ResumeViews("p", 8, 2),
+    CutOverViews("p", 8, 1, 0, "views/7/8/1"),
 ]
 
 
@@ -549,7 +567,8 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
 def test_a_snapshot_of_the_format_before_moves_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
-    assert [fields.pop(name) for name in ("moves", "moved", "credentials", "acls")] == [[], [], [], []]
+    later = ("moves", "moved", "credentials", "acls", "view_programs")
+    assert [fields.pop(name) for name in later] == [[], [], [], [], []]
     again = restored(msgpack.packb({**fields, "format": 4}))
     assert again.snapshot() == log.machine.snapshot()
 
@@ -560,7 +579,7 @@ def test_a_snapshot_names_its_fields() -> None:
         "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
         "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
         "collection_paused", "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted",
-        "group_configs", "credentials", "acls",
+        "group_configs", "credentials", "acls", "view_programs",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -569,8 +588,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 8, "it has format 8, this release reads up to 7: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 7"),
+        ("format", 9, "it has format 9, this release reads up to 8: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 8"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -24,9 +24,10 @@ from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.view_state import is_hidden
 
 _NAMES: Final[dict[int, Callable[[Controller], Iterable[str]]]] = {
-    TOPIC: lambda machine: (topic.name for topic in machine.topics),
+    TOPIC: lambda machine: (topic.name for topic in machine.topics if not is_hidden(topic.name)),
     BROKER: lambda machine: map(str, machine.nodes),
     BROKER_LOGGER: lambda machine: (),
     CLIENT_METRICS: lambda machine: (),

@@ -31,6 +31,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
+from strandline.statemachine.controller.view_state import is_hidden
 
 AUTO_CREATE_SECONDS: Final = 5.0
 """Time that a request waits for the topics it creates; its connection serves nothing else meanwhile."""
@@ -80,7 +81,7 @@ async def _topics(context: BrokerContext, payload: Any, version: int) -> list[To
     machine = context.controller.machine
     # Version 0 has no null, and its empty list is all topics; later an empty list is none.
     if payload.topics is None or (version == 0 and not payload.topics):
-        return list(machine.topics)
+        return [topic for topic in machine.topics if not is_hidden(topic.name)]
     asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in payload.topics)
     if version < _BY_ID and any(name is None or topic_id is not None for name, topic_id in asked):
         return [_Missing(ErrorCode.invalid_request, name or "", topic_id) for name, topic_id in asked]

@@ -36,6 +36,7 @@ from strandline.snapshot.names import (
 )
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
+from strandline.statemachine.controller import controller_snapshot
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_KIND, INTERNAL_TOPICS
@@ -220,7 +221,7 @@ def _of_kind(document: SnapshotDocument, state: dict[str, Any]) -> tuple[Any, ..
     if document.kind == "partition":
         return (*_of_partition(document.index, state), None, None, None, None)
     if document.kind == "controller":
-        controller = _of_controller(ControllerState.load(document.state))
+        controller = _of_controller(controller_snapshot.load(document.state))
         return (*(None,) * (_KIND_COLUMNS - len(controller) - 1), *controller, None)
     if document.kind == GROUPS_KIND:
         return (*(None,) * (_KIND_COLUMNS - 1), _of_groups(state))

@@ -33,7 +33,8 @@ from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.storage import StorageError, open_storage
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
+from strandline.statemachine.controller import controller_snapshot
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 
 MAX_ROWS = 100
@@ -159,7 +160,7 @@ def find_places(storage: ClusterStorage, found: Listing) -> Places:
     for name in sorted(names, key=lambda name: (-name.log_index, name.node)):
         try:
             document = read_document(storage.storage.get(snapshot_name(*name)), name)
-            state = ControllerState.load(document.state)
+            state = controller_snapshot.load(document.state)
         except (StorageError, ValueError):
             continue
         by_group = {
