@@ -43,7 +43,7 @@ from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaListenError
 from strandline.node.level_one.builder import BuilderConfig
 from strandline.node.level_one.worker_builder import WorkerBuilder
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.storage_owner import ForeignStorage
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16
 """More than uploads in parallel, so that reads need not wait for their syncs."""
-assert BatcherConfig().max_uploads < STORE_THREADS
+assert LocalStore.max_puts < STORE_THREADS
 READ_THREADS: Final = 4
 """Of reads of local logs: enough that one which waits for the disk does not hold up those from memory."""
 STORE_WAIT_SECONDS: Final = 1.0

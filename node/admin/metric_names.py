@@ -97,6 +97,16 @@ LEVEL_ZERO: Final = (
     Metric("strandline_batcher_staged_bytes", _G, "bytes", "Batches staged or being uploaded, in bytes."),
     Metric("strandline_batcher_staged_batches", _G, "batches", "Batches staged or being uploaded."),
     Metric("strandline_batcher_uploads", _G, "uploads", "Uploads under way."),
+    Metric("strandline_batcher_window", _G, "uploads", "Uploads that may be under way at present."),
+    Metric("strandline_batcher_window_limit", _G, "uploads", "Most that the window opens to."),
+    Metric("strandline_batcher_window_opened_total", _C, "times", "Times that the window opened by one."),
+    Metric(
+        "strandline_batcher_window_closed_total",
+        _C,
+        "times",
+        "Times that the window closed, by reason: failures, or slow answers.",
+        ("reason",),
+    ),
     Metric(
         "strandline_inline_batches_total", _C, "batches", "Produced batches that went into the log itself."
     ),

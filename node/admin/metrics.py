@@ -140,6 +140,12 @@ class Metrics:
         page.add("strandline_batcher_staged_bytes", batcher.staged_bytes)
         page.add("strandline_batcher_staged_batches", batcher.staged_batches)
         page.add("strandline_batcher_uploads", batcher.uploads)
+        window = batcher.window
+        page.add("strandline_batcher_window", int(window.size))
+        page.add("strandline_batcher_window_limit", window.most)
+        page.add("strandline_batcher_window_opened_total", window.opened)
+        for reason, count in (("failures", window.closed_by_failures), ("slow", window.closed_by_slowness)):
+            page.add("strandline_batcher_window_closed_total", count, label("reason", reason))
 
     def _reader(self, page: Page) -> None:
         reader, store = self._source.reader, self._source.store

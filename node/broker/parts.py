@@ -207,6 +207,8 @@ class NodeParts:
             shard=self.node_id,
             epoch=self.epoch.current,
         )
+        if isinstance(self.store, RetryingStore):
+            self.store.on_put = self.batcher.window.heard
         self.inline_budget = InlineBudget(config.inline, loop.time)
         self.inline_storing = InlineStoring(
             self.partitions, self.batcher, self.inline_budget, loop=loop, rng=rng

@@ -22,7 +22,7 @@ from strandline.node.config.listeners import (
     split,
 )
 from strandline.node.config.values import KIB, MIB, READERS, PeerAddress, is_wildcard
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["ConfigError", "NodeConfig", "PeerAddress", "load"]

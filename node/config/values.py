@@ -274,7 +274,6 @@ def is_wildcard(host: str) -> bool:
 _node_id = _whole(1, 2**16 - 1)
 _port = _whole(1, 65535)
 any_port = _whole(0, 65535)
-_count = _whole(1, 10_000)
 
 READERS: dict[str, Callable[[Any], Any]] = {
     "insecure": flag,
@@ -297,7 +296,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "storage.options": _options,
     "storage.volatile": flag,
     "topics.auto_create": flag,
-    "topics.partitions": _count,
+    "topics.partitions": _whole(1, 10_000),
     "topics.replication_factor": _whole(0, 2**15 - 1),
     "topics.leader_rebalance": flag,
     "topics.leader_rebalance_seconds": _positive_seconds,
@@ -305,6 +304,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "batching.max_object_bytes": _size,
     "batching.linger_seconds": _seconds,
     "batching.max_uploads": _whole(1, 1_000),
+    "batching.max_upload_bytes": _size,
     "batching.puts_per_second": _rate,
     "batching.max_staged_bytes": _size,
     "batching.max_staged_batches": _whole(1, 2**31),

@@ -1,10 +1,10 @@
 """Gathers the batches of many partitions into objects, and decides when each object is uploaded.
 
 With no upload in progress a batch is uploaded at once. While uploads are in progress batches gather, and are
-uploaded when one returns, when they fill an object, or when the oldest has waited for the linger time, with a
-bounded number of uploads in parallel. So at low load latency is one put, at high load objects are large, and
-nothing needs tuning. A budget of puts per second, for stores that bill them, makes objects fewer and larger.
-docs/level-zero.md.
+uploaded when one returns, when they fill an object, or when the oldest has waited for the linger time, with
+as many uploads in parallel as the store has shown to bear (upload_window.py). So at low load latency is one
+put, at high load objects are large, and nothing needs tuning. A budget of puts per second, for stores that
+bill them, makes objects fewer and larger. docs/level-zero.md.
 """
 
 from __future__ import annotations
@@ -15,45 +15,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.measures import BatcherMeasures, FlushReason
+from strandline.node.level_zero.put_budget import PutBudget
+from strandline.node.level_zero.upload_window import UploadWindow
 from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
 from strandline.node.refusal import Reason, Refusal
 from strandline.snapshot.level_zero_format import Batch, encode, overhead
 from strandline.statemachine.object_names import object_id, object_name
-
-MIB = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class BatcherConfig:
-    """Bounds of a batcher; sizes in bytes, times in seconds."""
-
-    target_bytes: int = 4 * MIB
-    """Gathered batches of this size leave without waiting for an upload to return."""
-
-    max_object_bytes: int = 32 * MIB
-    """Batches in one object when puts are budgeted; one batch may be as large."""
-
-    linger_seconds: float = 0.01
-    max_uploads: int = 4
-    puts_per_second: float | None = None
-    """Average number of puts begun a second, `max_uploads` of them in a burst; None for no limit."""
-
-    max_staged_bytes: int = 128 * MIB
-    max_staged_batches: int = 65_536
-    """Batches accepted and not yet answered, gathered or in an upload."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.target_bytes <= self.max_object_bytes <= self.max_staged_bytes:
-            raise ValueError(
-                "target_bytes must be positive, not above max_object_bytes, nor that above max_staged_bytes"
-            )
-        if self.linger_seconds < 0 or self.max_uploads < 1 or self.max_staged_batches < 1:
-            raise ValueError(
-                "linger_seconds must be 0 or more, max_uploads and max_staged_batches at least 1"
-            )
-        if self.puts_per_second is not None and self.puts_per_second <= 0:
-            raise ValueError("puts_per_second must be positive, or left out for no limit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +76,17 @@ class Batcher:
         self.staged_batches = 0
         self.uploads = 0
         """Uploads in progress."""
+        self.window = UploadWindow(
+            min(config.max_uploads, store.max_puts), config.max_upload_bytes, loop.time
+        )
+        """It has to hear of the store's attempts; until then it stays as it is."""
 
         self._store = store
         self._config = config
+        self._object_bytes = (
+            config.target_bytes if config.puts_per_second is None else config.max_object_bytes
+        )
+        """Batches of an object, in bytes; a larger batch goes alone."""
         self._loop = loop
         self._node = node
         self._shard = shard
@@ -118,12 +95,12 @@ class Batcher:
         self._made = 0
         self._pending: deque[_Staged] = deque()
         self._pending_bytes = 0
+        self._uploading_bytes = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._turn: asyncio.Handle | None = None
         self._linger: asyncio.TimerHandle | None = None
-        self._budget: asyncio.TimerHandle | None = None
-        self._tokens = float(config.max_uploads)
-        self._tokens_at = loop.time()
+        self._budget = PutBudget(config.puts_per_second, config.max_uploads, loop.time)
+        self._replenishing: asyncio.TimerHandle | None = None
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
 
@@ -158,7 +135,7 @@ class Batcher:
                 self._turn = self._loop.call_soon(self._flush, FlushReason.IDLE)
         elif self._pending_bytes >= config.target_bytes:
             self._flush(FlushReason.FULL)
-        elif self._linger is None and self.uploads < config.max_uploads:
+        elif self._linger is None and self._has_room():
             self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
         return future
 
@@ -184,28 +161,37 @@ class Batcher:
         return None
 
     def _flush(self, why: FlushReason) -> None:
-        """Upload the gathered batches, as far as parallel uploads and the budget of puts allow."""
-        config = self._config
+        """Upload the gathered batches, as far as the window of uploads and the budget of puts allow."""
         for timer in (self._turn, self._linger):
             if timer is not None:
                 timer.cancel()
         self._turn = self._linger = None
-        while self._pending and self.uploads < config.max_uploads and self._may_put():
+        while self._pending:
+            if not self._has_room():
+                self.window.in_the_way(self.uploads)
+                break
+            if not self._may_put():
+                break
             staged = self._seal()
             if staged:
-                self._spend()
+                self._budget.spend()
                 self._upload(staged, why)
             after = self._flush_reason()
             if after is None:
                 break
             why = after
-        # While all uploads are in use a timer could flush nothing: the next upload that ends does it.
-        if self._pending and self.uploads < config.max_uploads and self._flush_reason() is None:
+        # Without room a timer could flush nothing: the next upload that ends does it.
+        if self._pending and self._has_room() and self._flush_reason() is None:
             self._linger = self._loop.call_at(self._lingers_until(), self._flush, FlushReason.LINGER)
         # Also where nothing left: the callers of all that waited for a put may be gone.
         if self._idle is not None and not self._tasks and not self._pending:
             self._idle.set_result(None)
             self._idle = None
+
+    def _has_room(self) -> bool:
+        """Whether the window has room for what would leave now."""
+        size = max(min(self._pending_bytes, self._object_bytes), self._pending[0].size)
+        return self.window.has_room(self.uploads, self._uploading_bytes, size)
 
     def _flush_reason(self) -> FlushReason | None:
         """The reason to upload the gathered batches now; None if they may gather on."""
@@ -221,12 +207,10 @@ class Batcher:
 
     def _seal(self) -> list[_Staged]:
         """Take the oldest batches, as many as go into one object; drop those whose callers are gone."""
-        config = self._config
-        limit = config.target_bytes if config.puts_per_second is None else config.max_object_bytes
         taken: list[_Staged] = []
         size = 0
         pending = self._pending
-        while pending and (not taken or size + pending[0].size <= limit):
+        while pending and (not taken or size + pending[0].size <= self._object_bytes):
             staged = pending.popleft()
             if self._is_given_up(staged):
                 continue
@@ -262,6 +246,7 @@ class Batcher:
             for position, item in zip(encoded.positions, staged, strict=True)
         ]
         self.uploads += 1
+        self._uploading_bytes += encoded.size
         number = self._made
         self._tasks[number] = self._loop.create_task(
             self._put(number, object_name(epoch, identity), encoded.parts, encoded.size, staged, results)
@@ -302,6 +287,7 @@ class Batcher:
     ) -> None:
         del self._tasks[number]
         self.uploads -= 1
+        self._uploading_bytes -= size
         measures = self.measures
         if failure is None:
             measures.objects_stored += 1
@@ -322,26 +308,14 @@ class Batcher:
 
     def _may_put(self) -> bool:
         """Whether the budget has a put left; if not, look again when it will."""
-        rate = self._config.puts_per_second
-        if rate is None:
-            return True
-        now = self._loop.time()
-        self._tokens = min(self._config.max_uploads, self._tokens + (now - self._tokens_at) * rate)
-        self._tokens_at = now
-        # A timer may fire a hair early, and a token is the sum of many roundings.
-        if self._tokens > 1 - 1e-6:
-            return True
-        if self._budget is None:
-            self._budget = self._loop.call_later((1 - self._tokens) / rate, self._replenished)
-        return False
+        wait = self._budget.seconds_to_next()
+        if wait and self._replenishing is None:
+            self._replenishing = self._loop.call_later(wait, self._replenished)
+        return not wait
 
     def _replenished(self) -> None:
-        self._budget = None
+        self._replenishing = None
         self._flush(FlushReason.BUDGET)
-
-    def _spend(self) -> None:
-        if self._config.puts_per_second is not None:
-            self._tokens -= 1
 
 
 def _not_stored(name: str, reason: str) -> Refusal:

@@ -61,8 +61,10 @@ class LocalStore(ObjectStore):
     """An ObjectStore below the folder `root`; make one with `open`.
 
     At most MAX_JOBS operations wait for the executor at a time; more are refused, retriably. Give it more
-    threads than there are uploads in parallel, or reads wait for other people's syncs.
+    threads than `max_puts`, or reads wait for other people's syncs.
     """
+
+    max_puts = 4  # one disk syncs them all
 
     def __init__(
         self,
@@ -209,8 +211,7 @@ class LocalStore(ObjectStore):
 
     def _ended(self, job: asyncio.Future[T]) -> None:
         self._jobs -= 1
-        if not job.cancelled():
-            job.exception()  # retrieved, as the caller may have stopped waiting
+        _ = job.cancelled() or job.exception()  # retrieved, as the caller may have stopped waiting
 
     # Jobs, on the executor.
 

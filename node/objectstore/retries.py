@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from strandline.node.objectstore.object_file import Checked, ObjectFile
@@ -84,6 +85,9 @@ class RetryingStore(ObjectStore):
         self._rng = rng
         self._budget = policy.budget
         self.max_object_bytes = store.max_object_bytes
+        self.max_puts = store.max_puts
+        self.on_put: Callable[[int, float, StoreError | None], None] = lambda *_: None
+        """Told of each attempt to put: its bytes, when it began by the loop's clock, how it failed if so."""
         self.requests = dict.fromkeys(OPERATIONS, 0)
         """By operation, with those that were tried again: what a store sends its bill for."""
         self.retries = 0
@@ -92,7 +96,8 @@ class RetryingStore(ObjectStore):
         self.health = StoreHealth(place, loop=loop)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
-        await self._retry("put", key, lambda: self._store.put(key, parts))
+        size = sum(map(len, parts))
+        await self._retry("put", key, lambda: self._store.put(key, parts), partial(self.on_put, size))
 
     async def get(self, key: str) -> Buffer:
         return await self._retry("get", key, lambda: self._store.get(key))
@@ -123,15 +128,23 @@ class RetryingStore(ObjectStore):
     async def close(self) -> None:
         await self._store.close()
 
-    async def _retry(self, operation: str, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(
+        self,
+        operation: str,
+        key: str,
+        attempt: Callable[[], Awaitable[T]],
+        on_end: Callable[[float, StoreError | None], None] = lambda *_: None,
+    ) -> T:
         policy, kind = self._policy, OPERATIONS[operation]
         end = self._loop.time() + policy.total_seconds
         delay = policy.first_delay_seconds
         unknown: OutcomeUnknown | None = None
         for left in reversed(range(policy.attempts)):
+            began = self._loop.time()
             try:
                 result = await self._attempt(operation, key, attempt, end)
             except StoreError as error:
+                on_end(began, error)
                 if isinstance(error, OutcomeUnknown):
                     unknown = error
                 pause = delay * (0.5 + 0.5 * self._rng.random())
@@ -143,6 +156,7 @@ class RetryingStore(ObjectStore):
                 if not again:
                     raise definite(error, unknown) from error
             else:
+                on_end(began, None)
                 self.health.answered(kind)
                 self._budget = min(policy.budget, self._budget + policy.earned_by_success)
                 return result

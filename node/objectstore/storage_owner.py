@@ -148,6 +148,7 @@ class OwnedStore(ObjectStore):
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.max_object_bytes = store.max_object_bytes
+        self.max_puts = store.max_puts
         self.owner: Owner | None = None
         """The owner that was seen, None while nothing may be done."""
         self.trouble: str | None = None

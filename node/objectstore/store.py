@@ -71,6 +71,9 @@ class ObjectStore(Protocol):
     max_object_bytes: int
     """Puts above this size are refused."""
 
+    max_puts: int = 1_000
+    """Beyond so many puts in parallel there is nothing to be gained."""
+
     @property
     def has_files(self) -> bool:
         """Whether objects are files of this machine, so that `open_file` may open one."""

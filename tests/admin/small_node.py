@@ -33,7 +33,8 @@ from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import PartitionUpkeep, UpkeepStatus
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.local_store import LocalStore

@@ -19,7 +19,7 @@ from strandline.node.config.node_config import (
     StorageSection,
     TopicsSection,
 )
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic

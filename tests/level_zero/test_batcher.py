@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
+from strandline.node.level_zero.batcher import Batcher, Result, Stored
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.measures import FlushReason
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
@@ -177,6 +178,55 @@ def test_uploads_in_parallel_are_bounded(case: Case) -> None:
     case.store.under_way[1].succeed()
     case.turn()
     assert case.sizes() == [900] * 4
+
+
+def test_uploads_in_parallel_are_bounded_in_bytes_too() -> None:
+    case = Case(replace(CONFIG, max_upload_bytes=2500))
+    case.stage_many(900, 900, 900, 10)
+    case.turn(1.0)
+    assert case.sizes() == [900] * 2
+    case.store.under_way[0].succeed()
+    case.turn()
+    assert case.sizes() == [900, 900, 910]
+    for put in case.store.under_way:
+        put.succeed()
+    case.stage_many(3000)  # more than that in one batch: alone
+    case.turn()
+    case.stage(10)
+    case.turn(1.0)
+    assert case.sizes() == [900, 900, 910, 3000]
+    case.world.close()
+
+
+def test_as_many_uploads_as_the_store_bears() -> None:
+    """The window opens with the answers it hears of, and closes with failures; a folder has its own bound."""
+    case = Case(replace(CONFIG, max_uploads=8))
+    window = case.batcher.window
+
+    def succeed() -> None:
+        put = case.store.under_way[0]
+        window.heard(900, put.began, None)
+        put.succeed()
+
+    case.stage_many(*[900] * 11)
+    case.turn(0.1)
+    assert case.sizes() == [900] * 4
+    for _ in range(4):
+        succeed()
+        case.turn()
+    assert len(case.store.under_way) > 4
+    while case.batcher.uploads > 1:
+        succeed()
+        case.turn(0.001)
+    window.heard(900, case.world.now, OutcomeUnknown("put", "l0/a", "503 SlowDown"))
+    window.heard(900, case.world.now + 1, OutcomeUnknown("put", "l0/a", "503 SlowDown"))
+    window.heard(900, case.world.now + 2, OutcomeUnknown("put", "l0/a", "503 SlowDown"))
+    case.stage_many(*[900] * 3)
+    case.turn(1.0)
+    assert case.batcher.uploads == 1
+    case.store.max_puts = 2
+    assert case.another(replace(CONFIG, max_uploads=8)).window.most == 2
+    case.world.close()
 
 
 def test_a_slot_that_frees_late_takes_all_that_has_lingered(case: Case) -> None:
@@ -492,6 +542,7 @@ def test_measures_add_up(case: Case) -> None:
         {"max_staged_bytes": 1},
         {"linger_seconds": -1.0},
         {"max_uploads": 0},
+        {"max_upload_bytes": 0},
         {"puts_per_second": 0.0},
     ],
 )

@@ -10,7 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Result, Stored
+from strandline.node.level_zero.batcher import Batcher, Result, Stored
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.objectstore.store import OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
 from tests.level_zero.samples import TOPIC, started

@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 import uvloop
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Stored
+from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.obstore_store import ObstoreStore

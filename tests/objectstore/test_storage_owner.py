@@ -28,6 +28,7 @@ class Shelf:
     """As much of a store as is asked for."""
 
     max_object_bytes = 1000
+    max_puts = 1
     has_files = False
 
     def __init__(self, **objects: bytes) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy

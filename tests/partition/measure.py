@@ -16,7 +16,8 @@ from time import process_time
 from typing import cast
 
 from strandline.node.level_one.reader import LevelOneReader
-from strandline.node.level_zero.batcher import MIB, Batcher, BatcherConfig
+from strandline.node.level_zero.batcher import Batcher
+from strandline.node.level_zero.batcher_config import MIB, BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectStore

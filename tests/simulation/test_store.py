@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from strandline.node.level_zero.batcher import Batcher, BatcherConfig, Stored
+from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown, StoreError
 from strandline.node.refusal import Refusal

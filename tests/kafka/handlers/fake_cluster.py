@@ -23,7 +23,7 @@ from strandline.node.config.node_config import (
 )
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed

@@ -5,9 +5,9 @@ loopback, real disks, the load inside the leader's process. Times are as the pro
 
 `scripts/bench kafka` compares a whole cluster with Apache Kafka, `scripts/bench gc` tells what level one and
 collecting cost, `scripts/bench compaction` compares compaction with Kafka's log cleaner, `scripts/bench
-inline` compares small batches in the log with objects only, and `scripts/bench partitions` tells what
-thousands of partitions cost; their options are their own (kafka_compare.py, gc_bench.py,
-compaction_bench.py, inline_bench.py, partitions_bench.py).
+inline` compares small batches in the log with objects only, `scripts/bench partitions` tells what thousands
+of partitions cost, and `scripts/bench far` what a store does that is far away; their options are their own
+(kafka_compare.py, gc_bench.py, compaction_bench.py, inline_bench.py, partitions_bench.py, far_bench.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from tests.programs.bench import (
     compaction_bench,
+    far_bench,
     gc_bench,
     inline_bench,
     kafka_compare,
@@ -134,6 +135,8 @@ def main() -> int:
         return inline_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["partitions"]:
         return partitions_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["far"]:
+        return far_bench.main(sys.argv[2:])
     arguments = parse()
     scale = SCALES[arguments.scale]
     if arguments.in_flight:
@@ -188,12 +191,12 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions"],
+        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions", "far"],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
         " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help),"
         " compaction beside Kafka's log cleaner (scripts/bench compaction --help), small batches in the log"
-        " beside objects only (scripts/bench inline --help), or thousands of partitions"
-        " (scripts/bench partitions --help)",
+        " beside objects only (scripts/bench inline --help), thousands of partitions"
+        " (scripts/bench partitions --help), or a store that is far away (scripts/bench far --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from strandline.node.config.node_config import CacheSection, CollectorSection, GroupsSection, LevelOneSection
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.mesh.config import MeshConfig

@@ -18,7 +18,7 @@ from strandline.node.config.node_config import (
     InlineSection,
     LevelOneSection,
 )
-from strandline.node.level_zero.batcher import BatcherConfig
+from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.mesh.config import MeshConfig
