@@ -24,6 +24,8 @@ NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 """Kafka's null id: no topic ever has it."""
 DERIVED = -1
 """For a count that follows from the assignments in the same command, as in Kafka's requests."""
+ANY_MOVE = -1
+"""In place of a move's `since`, in a report of an earlier release."""
 
 
 class ControllerOpcode(IntEnum):
@@ -146,10 +148,11 @@ class MoveReplicas:
 class ReplicasMoved:
     """Groups have committed exactly the members of their targets. Result: how many moves are left.
 
-    Each names the target, so that a report that comes late ends no later move.
+    Each names the target and the move's `since`, so that a report that comes late ends no later move, not
+    even one to the same nodes. Entries of an earlier release name the target alone, here with `ANY_MOVE`.
     """
 
-    groups: Sequence[tuple[int, Sequence[int]]]
+    groups: Sequence[tuple[int, Sequence[int], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -640,8 +643,9 @@ def _target(value: Any) -> tuple[int, ...] | None:
     return None if value is None else _nodes(value)
 
 
-def _moved(value: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
-    return tuple((_count(group), _nodes(target)) for group, target in map(_array, _array(value)))
+def _moved(value: Any) -> tuple[tuple[int, tuple[int, ...], int], ...]:
+    rows = ([*row, ANY_MOVE] if len(row) == 2 else row for row in map(_array, _array(value)))
+    return tuple((_count(group), _nodes(target), _i64(since)) for group, target, since in rows)
 
 
 MAX_VIEWS: Final = 100

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-SNAPSHOT_FORMAT: Final = 8
+SNAPSHOT_FORMAT: Final = 9
 BEFORE_LISTENERS: Final = 4
 """The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
 BEFORE_CREDENTIALS: Final = 5
@@ -16,6 +16,8 @@ BEFORE_ACLS: Final = 6
 """There are no access control entries."""
 BEFORE_VIEWS: Final = 7
 """There are no programs of views."""
+BEFORE_NUMBERED_MOVES: Final = 8
+"""A move does not say since when it is."""
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -42,4 +44,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["acls"] = []
     if version <= BEFORE_VIEWS:
         fields["view_programs"] = []
+    if version <= BEFORE_NUMBERED_MOVES:
+        fields["moves"] = [[group, [*move, 0]] for group, move in fields["moves"]]
     return fields

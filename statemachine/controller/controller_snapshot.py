@@ -84,8 +84,8 @@ def load(data: bytes) -> ControllerState:
         if fields["replacement"] is not None:
             node, folder, boot_id, leaving, joining = fields["replacement"]
             state.replacement = Replacement(node, folder, boot_id, frozenset(leaving), frozenset(joining))
-        for group, (target, original) in fields["moves"]:
-            state.moves[group] = Move(tuple(target), tuple(original))
+        for group, (target, original, since) in fields["moves"]:
+            state.moves[group] = Move(tuple(target), tuple(original), since)
         state.moved = set(fields["moved"])
         state.deleted = dict(fields["deleted"])
         state.group_configs = dict(fields["group_configs"])

@@ -118,6 +118,8 @@ class Move(NamedTuple):
     """Its replicas in the end, the preferred leader first."""
     original: tuple[int, ...]
     """Its replicas before, which it goes back to when the move is cancelled."""
+    since: int
+    """Log index of the command that set the target: a late report may be of an earlier move to the same."""
 
 
 class PartitionPlace(NamedTuple):

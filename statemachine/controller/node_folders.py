@@ -125,6 +125,17 @@ def forget_groups(state: ControllerState, groups: Sequence[int]) -> None:
         _end(state)
 
 
+def forget_moved(state: ControllerState, group: int, replicas: Sequence[int]) -> None:
+    """Forget a group that moved away from the node: its members are these by now, and the node stays out.
+
+    The report of a move may be under way when a replacement begins. Waiting for the node to be a member
+    again, which has no replica to be one with, would never end.
+    """
+    present = state.replacement
+    if present is not None and present.node not in replicas:
+        forget_groups(state, (group,))
+
+
 def _end(state: ControllerState) -> None:
     present = state.replacement
     if present is not None and not present.leaving and not present.joining:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.statemachine.controller.controller_commands import MoveReplicas, ReplicasMoved
+from strandline.statemachine.controller import node_folders
+from strandline.statemachine.controller.controller_commands import ANY_MOVE, MoveReplicas, ReplicasMoved
 from strandline.statemachine.controller.controller_state import ControllerState, Move, Topic
 from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -35,7 +36,7 @@ def move(state: ControllerState, index: int, command: MoveReplicas) -> Topic | R
     leaving = tuple(node for node in partition.replicas if node not in target)
     if present is not None or set(target) != set(partition.replicas):
         original = present.original if present is not None else partition.replicas
-        state.moves[partition.group] = Move(target, original)
+        state.moves[partition.group] = Move(target, original, index)
     state.put_replicas(topic, command.partition, target + leaving)
     state.version = index
     return state.topics[topic.topic_id]
@@ -49,14 +50,15 @@ def validate(state: ControllerState, command: MoveReplicas) -> Refused | None:
 
 def moved(state: ControllerState, index: int, command: ReplicasMoved) -> int:
     """Groups have the members of their targets; how many moves are left."""
-    for group, target in command.groups:
+    for group, target, since in command.groups:
         present = state.moves.get(group)
-        if present is None or present.target != tuple(target):
+        if present is None or present.target != tuple(target) or since not in (ANY_MOVE, present.since):
             continue
         topic_id, number = state.places[group]
         del state.moves[group]
         state.moved.add(group)
         state.put_replicas(state.topics[topic_id], number, present.target)
+        node_folders.forget_moved(state, group, present.target)
         state.version = index
     return len(state.moves)
 

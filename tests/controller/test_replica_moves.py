@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
+import pytest
+
+from strandline.node.controller import replica_moves
 from strandline.statemachine.controller.controller_commands import DeleteTopic, MoveReplicas
 from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
@@ -146,6 +151,28 @@ def test_a_move_to_a_node_that_is_away_waits_and_can_be_cancelled() -> None:
         read_back(brokers, topic, client)
         brokers.start(other)
         brokers.wait(lambda: brokers.registered(other) and arrived(brokers, topic, home), seconds=60)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_moves_to_a_node_that_cannot_host_them_hold_up_no_others(cancelled: bool) -> None:
+    with Brokers(4) as brokers, patch.object(replica_moves, "AT_ONCE", 2):
+        topic = brokers.create_topic(1, "t", 12, 1)
+        first, second, third = (each for each, place in enumerate(topic.partitions) if place.replicas == (1,))
+        for number in (first, second):
+            brokers.brokers[2].replica_manager.failed[topic.partitions[number].group] = "it could not be read"
+            move(brokers, topic, [2], number)
+        brokers.world.run(brokers.world.now + 2)
+        changing = [
+            brokers.brokers[1].host.groups[topic.partitions[number].group] for number in (first, second)
+        ]
+        assert [group.joining for group in changing] == [2, 2]
+        if cancelled:
+            move(brokers, topic, [1], first)
+            brokers.wait(lambda: hosts(brokers, changing[0].id) == {1} and not changing[0].peers, seconds=5)
+        move(brokers, topic, [3], third)
+        brokers.wait(lambda: hosts(brokers, topic.partitions[third].group) == {3}, seconds=30)
+        brokers.world.run(brokers.world.now + 30)
+        assert changing[1].joining == 2, "it is tried again"
 
 
 def test_a_topic_that_is_deleted_while_it_moves_is_gone_everywhere() -> None:

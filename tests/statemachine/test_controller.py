@@ -414,7 +414,7 @@ def test_an_entry_that_comes_again_or_from_an_earlier_term_is_corruption(index: 
 COMMANDS: list[Command] = [
     MoveReplicas(topic_id(1), 0, (1, 2)),
     MoveReplicas(topic_id(1), 0, None),
-    ReplicasMoved(((1, (1, 2)), (2, ()))),
+    ReplicasMoved(((1, (1, 2), 7), (2, (), -1))),
     Bootstrap("a", "i"),
     registration(1),
     Heartbeat(1, 2, 3),
@@ -588,8 +588,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 9, "it has format 9, this release reads up to 8: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 8"),
+        ("format", 10, "it has format 10, this release reads up to 9: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 9"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

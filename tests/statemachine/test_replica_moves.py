@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import msgpack
+import pytest
+
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
+    ANY_MOVE,
+    ControllerOpcode,
     DeleteTopic,
     FenceNode,
     MoveReplicas,
     ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
     ReplicasMoved,
+    decode,
 )
 from strandline.statemachine.controller.controller_state import Move
 from strandline.statemachine.kafka_errors import KafkaError
@@ -22,6 +30,12 @@ def made(nodes: int = 5) -> Log:
     log = Log(nodes=nodes)
     log.do(log.creation(1, assignments=[[1, 2, 3], [2, 3, 1]]))
     return log
+
+
+def arrived(log: Log, group: int = 1) -> ReplicasMoved:
+    """The report that the group has the members of its target, as its leader would make it now."""
+    move = log.machine.moves[group]
+    return ReplicasMoved([(group, move.target, move.since)])
 
 
 def replicas(log: Log, number: int = 0) -> tuple[int, ...]:
@@ -43,10 +57,10 @@ def test_a_move_hosts_old_and_new_replicas_until_it_is_reported() -> None:
     log = made()
     topic = log.topic(MoveReplicas(ID, 0, [4, 2, 5]))
     assert topic.version == log.index == log.machine.version
-    assert log.machine.moves == {1: Move((4, 2, 5), (1, 2, 3))}
+    assert log.machine.moves == {1: Move((4, 2, 5), (1, 2, 3), log.index)}
     assert replicas(log) == (4, 2, 5, 1, 3)
     assert hosts(log) == [1, 2, 3, 4, 5]
-    assert log.do(ReplicasMoved([(1, [4, 2, 5])])) == 0
+    assert log.do(arrived(log)) == 0
     assert replicas(log) == (4, 2, 5)
     assert log.machine.moves == {}
     assert hosts(log) == [2, 4, 5]
@@ -61,7 +75,7 @@ def test_new_replicas_join_and_old_ones_found_their_group() -> None:
     places = {node: log.machine.group_changes(node, (2,)).create[0] for node in (1, 2, 4)}
     assert [places[node].joins for node in (1, 2, 4)] == [False, False, True]
     assert all(place.replicas == (1, 2, 3) for place in places.values()), "the members it began with"
-    log.do(ReplicasMoved([(1, [4, 2, 3])]))
+    log.do(arrived(log))
     again = [log.machine.group_changes(node, (2,)).create[0] for node in (2, 4)]
     assert all(place.joins for place in again), "a group that ended a move is begun by no node"
     log.do(MoveReplicas(ID, 0, [1, 2, 3]))
@@ -72,22 +86,57 @@ def test_new_replicas_join_and_old_ones_found_their_group() -> None:
 def test_a_report_of_another_target_ends_nothing() -> None:
     log = made()
     log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    early = arrived(log)
     log.do(MoveReplicas(ID, 0, [5, 2, 3]))
+    move = Move((5, 2, 3), (1, 2, 3), log.index)
     assert replicas(log) == (5, 2, 3, 4, 1), "4 may be a member by now"
-    assert log.do(ReplicasMoved([(1, [4, 2, 3]), (77, [1])])) == 1
-    assert log.machine.moves == {1: Move((5, 2, 3), (1, 2, 3))}
-    assert log.do(ReplicasMoved([(1, [5, 2, 3])])) == 0
-    assert log.do(ReplicasMoved([(1, [5, 2, 3])])) == 0, "told twice"
+    assert log.do(ReplicasMoved([*early.groups, (77, [1], 1)])) == 1
+    assert log.machine.moves == {1: move}
+    report = arrived(log)
+    assert log.do(report) == 0
+    assert log.do(report) == 0, "told twice"
+
+
+def test_a_report_that_comes_late_ends_no_later_move_to_the_same_nodes() -> None:
+    log = made()
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    report = arrived(log)
+    assert log.do(report) == 0, "asked for twice, it is one move"
+    log.do(MoveReplicas(ID, 0, [1, 2, 3]))
+    log.do(arrived(log))
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    assert log.do(report) == 1
+    assert replicas(log) == (4, 2, 3, 1), "node 1 is a member, and node 4 not yet"
+
+
+def test_a_report_of_an_earlier_release_names_the_target_alone() -> None:
+    log = made()
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    entry = msgpack.packb([ControllerOpcode.REPLICAS_MOVED, [[1, [4, 2, 3]]]])
+    assert decode(entry) == ReplicasMoved(((1, (4, 2, 3), ANY_MOVE),))
+    assert log.do(decode(entry)) == 0
+
+
+def test_moves_in_a_snapshot_of_an_earlier_release() -> None:
+    log = made()
+    log.do(MoveReplicas(ID, 0, [4, 5, 3]))
+    fields = msgpack.unpackb(log.machine.snapshot())
+    fields["format"] = 8
+    fields["moves"] = [[group, move[:2]] for group, move in fields["moves"]]
+    again = Controller(lambda index, captured: None)
+    again.restore(msgpack.packb(fields))
+    assert again.moves == {1: Move((4, 5, 3), (1, 2, 3), 0)}
 
 
 def test_cancelling_goes_back_to_where_the_partition_was() -> None:
     log = made()
     log.do(MoveReplicas(ID, 0, [4, 5, 3]))
     log.do(MoveReplicas(ID, 0, None))
-    assert log.machine.moves == {1: Move((1, 2, 3), (1, 2, 3))}
+    assert log.machine.moves == {1: Move((1, 2, 3), (1, 2, 3), log.index)}
     assert replicas(log) == (1, 2, 3, 4, 5), "who came meanwhile has to be removed first"
     log.do(MoveReplicas(ID, 0, None))
-    log.do(ReplicasMoved([(1, [1, 2, 3])]))
+    log.do(arrived(log))
     assert replicas(log) == (1, 2, 3)
     error, _ = log.refused(MoveReplicas(ID, 0, None))
     assert error == KafkaError.NO_REASSIGNMENT_IN_PROGRESS
@@ -133,9 +182,10 @@ def test_a_dead_replica_may_stay_one() -> None:
 def test_a_deleted_topic_moves_no_more() -> None:
     log = made()
     log.do(MoveReplicas(ID, 0, [4, 5, 3]))
+    report = arrived(log)
     log.do(DeleteTopic(ID))
     assert log.machine.moves == {}
-    assert log.do(ReplicasMoved([(1, [4, 5, 3])])) == 0
+    assert log.do(report) == 0
     assert log.machine.group_changes(1, [1]).remove == (1,)
 
 
@@ -143,7 +193,7 @@ def test_moves_come_through_a_snapshot() -> None:
     log = made()
     log.do(MoveReplicas(ID, 0, [4, 5, 3]))
     log.do(MoveReplicas(ID, 1, [5, 3, 1]))
-    log.do(ReplicasMoved([(2, [5, 3, 1])]))
+    log.do(arrived(log, 2))
     again = Controller(lambda index, captured: None)
     again.restore(log.machine.snapshot())
     assert again.snapshot() == log.machine.snapshot()
@@ -159,3 +209,35 @@ def test_a_node_is_not_replaced_while_a_group_has_few_members_before_or_after() 
     log.do(FenceNode(1, log.machine.nodes[1].heard_index, 0))
     _, message = log.refused(ReplaceNode(1, 999))
     assert "one of only one or two replicas" in message
+
+
+@pytest.mark.parametrize("left_first", [False, True], ids=["while it leaves", "while it joins"])
+def test_a_replacement_does_not_wait_for_a_group_whose_move_away_is_reported_meanwhile(
+    left_first: bool,
+) -> None:
+    log = made()
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    report = arrived(log)
+    log.do(FenceNode(1, log.machine.nodes[1].heard_index, 0))
+    assert log.do(ReplaceNode(1, 999)) == 3
+    if left_first:
+        assert log.do(ReplicasLeft(1, 999, [0, 1, 2])) == 0
+    log.do(report)
+    present = log.machine.replacement
+    assert present is not None
+    assert present.leaving | present.joining == {0, 2}, "group 1 has no replica on node 1 to join with"
+    log.do(ReplicasLeft(1, 999, [0, 2]))
+    assert log.do(ReplicasJoined(1, 999, [0, 2])) == 0
+    assert log.machine.replacement is None
+
+
+def test_a_replacement_waits_for_a_group_that_moves_to_the_node() -> None:
+    log = made()
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    report = arrived(log)
+    log.do(FenceNode(4, log.machine.nodes[4].heard_index, 0))
+    assert log.do(ReplaceNode(4, 999)) == 2
+    log.do(report)
+    present = log.machine.replacement
+    assert present is not None
+    assert present.leaving == {0, 1}

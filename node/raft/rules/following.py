@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 
 from strandline.node.raft.bad_message import BadMessage
+from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.entries import Entry, unpack_entries
 from strandline.node.raft.rules.configuration_log import ConfigurationLog
 from strandline.node.raft.rules.leader_contact import LeaderContact
@@ -62,6 +63,8 @@ class Following(Part):
         self.contact.follow(peer)
         if state.quiesced_under != peer:
             self.quiescence.leave()
+        if not state.voters and state.damaged_below is None and not self.begin(message):
+            return
         if state.damaged_below is not None:
             self.quiescence.leave()
             need = NeedSnapshot(
@@ -92,6 +95,23 @@ class Following(Part):
             proven, sent_at = max(proven, self.ack[2]), max(sent_at, self.ack[3])
         self.ack = (peer, state.term, proven, sent_at)
         self.host.wake(state)
+
+    def begin(self, message: AppendEntries) -> bool:
+        """Begin a replica that knows nothing of its group where the group is; False if that is not possible.
+
+        The folder may have forgotten a promise to the group: of a replica that left, and whose folder was
+        replaced since. On its way through the log the replica would come by members that are over, and its
+        vote could elect a leader of these. So it gets the state as of the leader's commit index or later.
+        Until then it refuses candidates as if its log had an entry of the leader's term there: every change
+        of members before the one that added this node is committed up to there, or in an earlier term.
+        """
+        state = self.state
+        if not message.commit or self.host.backlogged():
+            return False
+        self.journal.reset(message.commit, message.term, (), ())
+        state.configurations = [Configuration(message.commit, ())]
+        state.commit = state.applied = state.damaged_below = message.commit
+        return True
 
     def commit_limit(self, leader_commit: int, proven: int) -> int:
         """Highest index that a follower may commit: never beyond what this message has proven to match.

@@ -104,6 +104,9 @@ class SnapshotReceiving(Part):
         state = self.state
         self.contact.follow(peer)
         self.quiescence.leave()
+        if not state.voters and state.damaged_below is None:
+            # How new a snapshot has to be, an append message says first (`Following.begin`).
+            return
         if self.has_applied_enough(chunk.snapshot_index):
             self.reply(peer, chunk, chunk.total, Status.DONE)
             return

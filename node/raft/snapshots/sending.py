@@ -166,11 +166,16 @@ class SnapshotSending(Part):
             self._replace_stored(peer, index, f"is damaged, as node {peer} found")
 
     def on_need(self, peer: int, progress: Progress, need: NeedSnapshot) -> None:
-        """A follower's stored state is bad: whatever it acknowledged is in its log, its state is not."""
+        """A follower has no state: its snapshot is bad, or it knows nothing of the group yet.
+
+        A learner gets one of this leader's own term. Only that is sure to have what was committed before, and
+        so all changes of members before the one that added it. Voters may be needed to commit in this term.
+        """
         if peer in self.senders or peer in self.taking.wanted or peer in self.resting:
             return
         self.quiescence.end_towards(peer, progress)
-        self.start(peer, progress, need.least)
+        newest = self.state.term_start if peer not in self.state.voters else 0
+        self.start(peer, progress, max(need.least, newest))
 
     def tick(self, peer: int, now: float) -> None:
         sender = self.senders.get(peer)

@@ -85,7 +85,7 @@ class SnapshotTaking(Part):
         assert term is not None
         members = self.configuration_log.at(index)
         if not members.voters:
-            # A node that joined by the log learns the members with the entry that added it, not before.
+            # Under an earlier release a node joined by the log, and learned them from a later entry.
             return False
         place = SnapshotDocument(
             self.host.cluster_id, state.machine.kind, state.id, index, term,

@@ -57,8 +57,9 @@ def test_a_partition_is_sent_on_its_way_and_listed_until_it_is_there(version: in
         wanted[0]["partition_indexes"] = [0, 1]
         assert list(await moving(node, wanted)) == [("t", 0)]
         group = made.partitions[0].group
-        assert node.controller.machine.moves == {group: Move(tuple(target), (before,))}
-        cluster.apply(ReplicasMoved([(group, target)]))
+        move = node.controller.machine.moves[group]
+        assert move == Move(tuple(target), (before,), move.since)
+        cluster.apply(ReplicasMoved([(group, target, move.since)]))
         assert await moving(node) == {}
 
     run(test)
