@@ -1,14 +1,17 @@
 """Three real nodes that reconcile, merge, delete records and collect, while a job reads and audits look.
 
-First collecting is paused, so that both levels have every record; then everything that may go does.
+First collecting is paused, so that both levels have every record; then everything that may go does. A cluster
+for each way of batches into a partition goes through that. One pass of the audits then looks at what all of
+them have left, as a pass costs more than a cluster; the last cluster goes on collecting under it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -16,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from pyspark.sql import SparkSession
 
 from strandline.cluster.admin_client import first_answer
-from strandline.snapshot.spark.audits import AuditRun, Verdict, run_audits
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages
 from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import parse
@@ -25,9 +28,6 @@ from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.object_names import parse_object_name
 from tests.cluster.real_cluster import RealCluster, running_cluster
-
-# Whoever comes first waits for the nodes, for level one, and for Spark.
-pytestmark = pytest.mark.timeout(300)
 
 SETTINGS = (
     "cluster.epoch_seconds=0.3",
@@ -38,6 +38,13 @@ SETTINGS = (
     "collector.sweep_seconds=0.5",
     "collector.advance_lag_epochs=2",
 )
+WAYS = {
+    "objects": (*SETTINGS, "inline.max_batch_bytes=0"),
+    "inline": (*SETTINGS, "inline.seconds=60"),
+    "stored": (*SETTINGS, "inline.seconds=0.4", "inline.max_batch_bytes=1500"),
+}
+"""How batches get into the partitions: in objects; in the log, and from there into level one; in either, by
+their size, and from the log into objects first."""
 TOPIC, PARTITIONS = "flow", 2
 COUNT = 400
 WAIT_SECONDS = 90.0
@@ -48,6 +55,24 @@ Found = dict[tuple[int, int], tuple[bytes | None, bytes, Any]]
 
 NO_OBJECTS = 1 << 60
 """In place of an epoch: there are no objects, as batches that are in the log alone are lifted from there."""
+
+
+class Reading(NamedTuple):
+    """What a job found, and what it had to find."""
+
+    found: Found
+    written: Found
+
+
+class Seen(NamedTuple):
+    """What one way of batches into a partition showed, step by step."""
+
+    while_paused: Reading
+    while_collecting: Reading
+    """A job that was planned before collecting began and ended after it."""
+    afterwards: Reading
+    audits_while_paused: AuditRun
+    audits_while_collecting: AuditRun
 
 
 class Flow:
@@ -133,8 +158,24 @@ class Flow:
         names = [path.relative_to(root).as_posix() for path in root.glob("l0/*/*/*") if path.is_file()]
         return min((parse_object_name(name).epoch for name in names), default=NO_OBJECTS)
 
-    def audit(self, spark: SparkSession, grace: Grace) -> AuditRun:
-        return run_audits(self.storage, {}, self.cluster.description.cluster, spark=spark, grace=grace)
+    def read(self) -> Reading:
+        return Reading(read(self.storage, planned(self)), dict(self.written))
+
+    def to_audit(self) -> ClusterStorage:
+        """The storage, whatever becomes of it."""
+        return ClusterStorage(open_storage(self.storage), self.cluster.description.cluster)
+
+    def copy_to_audit(self, folder: Path) -> ClusterStorage:
+        """The storage as it is now, in `folder`: first the documents, as audits read them, then all else."""
+        source = Path(self.storage)
+        for first in (True, False):
+            for path in sorted(source.rglob("*")):
+                name = path.relative_to(source)
+                if path.is_file() and (name.parts[0] == "snapshots") == first:
+                    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    with contextlib.suppress(FileNotFoundError):  # nodes delete what they have merged
+                        (folder / name).hardlink_to(path)
+        return ClusterStorage(open_storage(str(folder)), self.cluster.description.cluster)
 
 
 def until(good: Callable[[], bool], what: str) -> None:
@@ -142,23 +183,6 @@ def until(good: Callable[[], bool], what: str) -> None:
     while not good():
         assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS:g} s"
         time.sleep(0.2)
-
-
-WAYS = {
-    "objects": ("inline.max_batch_bytes=0",),
-    "inline": ("inline.seconds=60",),
-    "stored": ("inline.seconds=0.4", "inline.max_batch_bytes=1500"),
-}
-"""How batches get into the partitions: in objects; in the log, and from there into level one; in either, by
-their size, and from the log into objects first."""
-
-
-@pytest.fixture(scope="module", params=list(WAYS.values()), ids=list(WAYS))
-def flow(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Flow]:
-    settings = (*SETTINGS, *request.param)
-    with running_cluster(tmp_path_factory.mktemp("levels") / "cluster", settings=settings) as cluster:
-        flow = Flow(cluster)
-        yield flow
 
 
 def read(storage: str, tasks: list[tuple[Window, ...]]) -> Found:
@@ -178,29 +202,16 @@ def planned(flow: Flow) -> list[tuple[Window, ...]]:
     return plan(open_storage(flow.storage), options, 2)
 
 
-def assert_green(run: AuditRun) -> dict[str, dict[str, int]]:
-    found = {one.name: one.evidence[:3] for one in run.results if one.verdict is Verdict.FINDING}
-    assert not found
-    return {one.name: one.counts for one in run.results}
-
-
-def test_both_levels_hold_the_same_while_collecting_is_paused(flow: Flow, spark: SparkSession) -> None:
+def read_while_paused(flow: Flow) -> Reading:
     flow.ask("POST", "/api/gc/pause")
     for _ in range(2):
         flow.write()
         until(flow.reconciled, "everything is reconciled")
     flow.checkpoint(lease_seconds=5)
-    assert read(flow.storage, planned(flow)) == flow.written
-    counts = assert_green(flow.audit(spark, Grace()))
-    levels = counts["level_one_holds_level_zero"]
-    assert levels["records compared"] == len(flow.written) == 2 * COUNT
-    assert levels["records of which level zero is gone"] == 0
-    # How many of them lie above M is a matter of time: the partitions are idle, and M follows the epoch.
-    assert counts["nothing_deleted_above_m"]["collected"] == 0
+    return flow.read()
 
 
-def test_a_read_goes_on_while_the_cluster_collects(flow: Flow) -> None:
-    flow.ask("POST", "/api/gc/pause")
+def read_while_collecting(flow: Flow) -> Reading:
     flow.write()
     until(flow.reconciled, "everything is reconciled")
     flow.write()
@@ -216,20 +227,67 @@ def test_a_read_goes_on_while_the_cluster_collects(flow: Flow) -> None:
     until(flow.reconciled, "everything is reconciled")
     if before != NO_OBJECTS:
         until(lambda: flow.oldest_epoch() > before, "something is collected")
-    found |= read(flow.storage, tasks[1:])
-    assert found == expected
+    return Reading(found | read(flow.storage, tasks[1:]), expected)
 
 
-def test_audits_of_a_cluster_that_collects(flow: Flow, spark: SparkSession) -> None:
-    if not flow.written:
-        flow.write()
-    flow.ask("POST", "/api/gc/resume")
+def read_afterwards(flow: Flow) -> Reading:
     flow.delete_records(1, 100)
     until(flow.reconciled, "everything is reconciled")
     flow.checkpoint()
-    assert read(flow.storage, planned(flow)) == flow.written
-    counts = assert_green(flow.audit(spark, Grace(ms=60_000)))
+    return flow.read()
+
+
+@pytest.fixture(scope="module")
+def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Seen]:
+    readings: list[tuple[Reading, Reading, Reading]] = []
+    storages: list[ClusterStorage] = []
+    with contextlib.ExitStack() as running:
+        for way, settings in WAYS.items():
+            running.close()  # the one before
+            folder = tmp_path_factory.mktemp(way)
+            flow = Flow(running.enter_context(running_cluster(folder / "cluster", settings=settings)))
+            paused = read_while_paused(flow)
+            storages += [flow.copy_to_audit(folder / "paused"), flow.to_audit()]
+            readings.append((paused, read_while_collecting(flow), read_afterwards(flow)))
+        runs = audit_storages(spark, storages, Grace(ms=60_000))
+    audits = zip(runs[::2], runs[1::2], strict=True)
+    return {way: Seen(*read, *audited) for way, read, audited in zip(WAYS, readings, audits, strict=True)}
+
+
+every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def assert_green(run: AuditRun) -> dict[str, dict[str, int]]:
+    found = {one.name: one.evidence[:3] for one in run.results if one.verdict is Verdict.FINDING}
+    assert not found
+    return {one.name: one.counts for one in run.results}
+
+
+@every_way
+def test_both_levels_hold_the_same_while_collecting_is_paused(seen: dict[str, Seen], way: str) -> None:
+    found, written = seen[way].while_paused
+    assert found == written
+    counts = assert_green(seen[way].audits_while_paused)
+    levels = counts["level_one_holds_level_zero"]
+    assert levels["records compared"] == len(written) == 2 * COUNT
+    assert levels["records of which level zero is gone"] == 0
+    # How many of them lie above M is a matter of time: the partitions are idle, and M follows the epoch.
+    assert counts["nothing_deleted_above_m"]["collected"] == 0
+
+
+@every_way
+def test_a_read_goes_on_while_the_cluster_collects(seen: dict[str, Seen], way: str) -> None:
+    found, written = seen[way].while_collecting
+    assert found == written
+    assert len(written) == 4 * COUNT
+
+
+@every_way
+def test_audits_of_a_cluster_that_collects(seen: dict[str, Seen], way: str) -> None:
+    found, written = seen[way].afterwards
+    assert found == written
+    counts = assert_green(seen[way].audits_while_collecting)
     assert counts["references_exist_and_crc"]["level-one objects"] > 0
-    assert counts["offsets_contiguous"]["records"] >= len(flow.written)
+    assert counts["offsets_contiguous"]["records"] >= len(written)
     assert counts["collectable_epochs_monotone"]["rounds"] >= 1
     assert counts["nothing_collectable_left"]["level-one objects"] > 0
