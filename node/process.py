@@ -242,6 +242,7 @@ class _Process:
         """
         config, told = self._config, False
         place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
+        hedge_puts = config.batching.puts_per_second is None  # where they are counted, one is one
         rng = random.Random(_SYSTEM.getrandbits(256))
         try:
             make = not has_served(disk, config.node.data, config.node.id, config.cluster.id)
@@ -250,8 +251,9 @@ class _Process:
         while not self._stopping.is_set():
             try:
                 return open_store(
-                    place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng, make=make
-                )
+                    place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng, make=make,
+                    hedge_puts=hedge_puts,
+                )  # fmt: skip
             except NotDone as error:
                 cure = error.cure or "correct storage.url or storage.options"
                 text = f"storage.url: {error.key}: {error.reason.rstrip('.')}: {cure}"

@@ -161,6 +161,26 @@ LEVEL_ZERO: Final = (
         "Requests to the store, without those of the level-one worker; a deletion takes up to 1000 objects.",
         ("operation",),
     ),
+    Metric(
+        "strandline_store_hedges_total",
+        _C,
+        "requests",
+        "Requests that were sent twice, as their answer took longer than nearly all others did.",
+        ("operation",),
+    ),
+    Metric(
+        "strandline_store_hedges_won_total",
+        _C,
+        "requests",
+        "Those whose second request was answered first.",
+        ("operation",),
+    ),
+    Metric(
+        "strandline_store_hedges_refused_total",
+        _C,
+        "requests",
+        "Requests not sent twice, because of their budget or of failures.",
+    ),
     Metric("strandline_store_retries_total", _C, "retries", "Store calls that were retried."),
     Metric(
         "strandline_store_retries_refused_total",

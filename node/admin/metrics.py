@@ -162,6 +162,12 @@ class Metrics:
         if isinstance(store, RetryingStore):
             for operation, count in store.requests.items():
                 page.add("strandline_store_requests_total", count, label("operation", operation))
+            if store.hedging is not None:
+                for operation, count in store.hedging.sent.items():
+                    labels = label("operation", operation)
+                    page.add("strandline_store_hedges_total", count, labels)
+                    page.add("strandline_store_hedges_won_total", store.hedging.won[operation], labels)
+                page.add("strandline_store_hedges_refused_total", store.hedging.refused)
             page.add("strandline_store_retries_total", store.retries)
             page.add("strandline_store_retries_refused_total", store.exhausted)
             failing = {trouble.kind for trouble in store.health.troubles()}

@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.local_store import LocalStore, ObjectDisk
 from strandline.node.objectstore.obstore_store import ObstoreStore
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
@@ -41,12 +42,15 @@ def open_store(
     executor: Executor,
     rng: random.Random,
     make: bool = True,
+    hedge_puts: bool = False,
 ) -> ObjectStore:
     """The store, its operations tried again as `policy` says. Blocks. Raises NotDone, which says the cure.
 
-    `make` says whether a folder that is not there is made.
+    `make` says whether a folder that is not there is made. Reads of a bucket may be sent twice, and with
+    `hedge_puts` so may puts of level-zero objects.
     """
     store: ObjectStore
+    hedging = None
     if urlsplit(place.url).scheme:
         plain_http = place.options.get("endpoint", "").startswith("http://")
         store = ObstoreStore(
@@ -55,6 +59,7 @@ def open_store(
             allow_http=plain_http,
             timeout_seconds=policy.attempt_seconds,
         )
+        hedging = Hedging(loop=loop, puts=hedge_puts)
     else:
         store = LocalStore.open(disk, place.url, owner=place.owner, loop=loop, executor=executor, make=make)
-    return RetryingStore(store, policy, loop=loop, rng=rng, place=place.url)
+    return RetryingStore(store, policy, loop=loop, rng=rng, place=place.url, hedging=hedging)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
+from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.object_file import Checked, ObjectFile
 from strandline.node.objectstore.store import (
     Buffer,
-    NotDone,
     ObjectNotFound,
     ObjectStore,
     OutcomeUnknown,
     RangeNotFound,
     StoreError,
+    definite,
 )
 from strandline.node.objectstore.store_health import OperationKind, StoreHealth
 
@@ -78,6 +79,7 @@ class RetryingStore(ObjectStore):
         loop: asyncio.AbstractEventLoop,
         rng: random.Random,
         place: str = "",
+        hedging: Hedging | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
@@ -89,21 +91,24 @@ class RetryingStore(ObjectStore):
         self.on_put: Callable[[int, float, StoreError | None], None] = lambda *_: None
         """Told of each attempt to put: its bytes, when it began by the loop's clock, how it failed if so."""
         self.requests = dict.fromkeys(OPERATIONS, 0)
-        """By operation, with those that were tried again: what a store sends its bill for."""
+        """By operation, with those that were tried again or sent twice: the store's bill is for these."""
         self.retries = 0
         self.exhausted = 0
         """Operations given up because the shared budget was spent."""
         self.health = StoreHealth(place, loop=loop)
+        self.hedging = hedging
+        """The requests that are sent twice; None: none are."""
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         size = sum(map(len, parts))
-        await self._retry("put", key, lambda: self._store.put(key, parts), partial(self.on_put, size))
+        heard = partial(self.on_put, size)
+        await self._retry("put", key, lambda: self._store.put(key, parts), size, heard)
 
     async def get(self, key: str) -> Buffer:
         return await self._retry("get", key, lambda: self._store.get(key))
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
-        return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length))
+        return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length), length)
 
     @property
     def has_files(self) -> bool:
@@ -132,7 +137,8 @@ class RetryingStore(ObjectStore):
         self,
         operation: str,
         key: str,
-        attempt: Callable[[], Awaitable[T]],
+        attempt: Callable[[], Coroutine[Any, Any, T]],
+        size: int = 0,
         on_end: Callable[[float, StoreError | None], None] = lambda *_: None,
     ) -> T:
         policy, kind = self._policy, OPERATIONS[operation]
@@ -142,7 +148,7 @@ class RetryingStore(ObjectStore):
         for left in reversed(range(policy.attempts)):
             began = self._loop.time()
             try:
-                result = await self._attempt(operation, key, attempt, end)
+                result = await self._attempt(operation, key, attempt, size, end)
             except StoreError as error:
                 on_end(began, error)
                 if isinstance(error, OutcomeUnknown):
@@ -153,6 +159,8 @@ class RetryingStore(ObjectStore):
                     self.health.answered(kind)
                 else:
                     self.health.failed(kind, error, given_up=not again)
+                    if self.hedging is not None:
+                        self.hedging.pause()
                 if not again:
                     raise definite(error, unknown) from error
             else:
@@ -164,12 +172,25 @@ class RetryingStore(ObjectStore):
             delay = min(2 * delay, policy.max_delay_seconds)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _attempt(self, operation: str, key: str, attempt: Callable[[], Awaitable[T]], end: float) -> T:
+    async def _attempt(
+        self,
+        operation: str,
+        key: str,
+        attempt: Callable[[], Coroutine[Any, Any, T]],
+        size: int,
+        end: float,
+    ) -> T:
         seconds = min(self._policy.attempt_seconds, end - self._loop.time())
-        self.requests[operation] += 1
+
+        def send() -> Coroutine[Any, Any, T]:
+            self.requests[operation] += 1
+            return attempt()
+
         try:
             async with asyncio.timeout(seconds):
-                return await attempt()
+                if self.hedging is not None and self.hedging.covers(operation, key, size):
+                    return await self.hedging.first_answer(operation, size, send)
+                return await send()
         except TimeoutError as error:
             raise OutcomeUnknown(operation, key, f"no answer within {seconds:.3g} s") from error
 
@@ -180,11 +201,3 @@ class RetryingStore(ObjectStore):
         self._budget -= 1
         self.retries += 1
         return True
-
-
-def definite(last: StoreError, unknown: OutcomeUnknown | None) -> StoreError:
-    """The error that tells the truth about all attempts: one with an unknown outcome taints the rest."""
-    if unknown is None or not isinstance(last, NotDone) or last.operation not in ("put", "delete"):
-        return last
-    reason = f"{last.reason}; an attempt before it had no answer ({unknown.reason})"
-    return OutcomeUnknown(last.operation, last.key, reason, retriable=last.retriable, cure=last.cure)

@@ -65,6 +65,14 @@ class OutcomeUnknown(StoreError):
         super().__init__(operation, key, reason, retriable=retriable, cure=cure)
 
 
+def definite(last: StoreError, unknown: OutcomeUnknown | None) -> StoreError:
+    """The error that tells the truth about all attempts: one with an unknown outcome taints the rest."""
+    if unknown is None or not isinstance(last, NotDone) or last.operation not in ("put", "delete"):
+        return last
+    reason = f"{last.reason}; an attempt before it had no answer ({unknown.reason})"
+    return OutcomeUnknown(last.operation, last.key, reason, retriable=last.retriable, cure=last.cure)
+
+
 class ObjectStore(Protocol):
     """A flat space of named, immutable objects. Operations raise StoreError, and ValueError for bad keys."""
 

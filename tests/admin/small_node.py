@@ -37,6 +37,7 @@ from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.partition.inline_budget import InlineBudget
@@ -375,7 +376,8 @@ class SmallNode:
         local = LocalStore.open(
             RealDisk(), str(folder / "objects"), owner="node1", loop=loop, executor=self.executor
         )
-        self.store = RetryingStore(local, RetryPolicy(), loop=loop, rng=random.Random(3))
+        hedging = Hedging(loop=loop, puts=True)
+        self.store = RetryingStore(local, RetryPolicy(), loop=loop, rng=random.Random(3), hedging=hedging)
         self.written, self.fetched = BatchCache(1 << 20), BatchCache(1 << 20)
         self.batcher = Batcher(
             self.store,
