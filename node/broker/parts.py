@@ -48,6 +48,7 @@ from strandline.node.gc.collector import Collector
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.idle_epochs import IdleEpochs
 from strandline.node.kafka.handlers import elect_leaders
+from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
@@ -258,6 +259,11 @@ class NodeParts:
         self.holding = Holding(self)
         self.local_reader = LocalReader(
             self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
+        )
+        self.authorizer = (
+            Authorizer(lambda: self.controller.machine.acls, config.authorization)
+            if config.authorization.enabled
+            else None
         )
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)

@@ -6,13 +6,13 @@ Where there is none, `[kafka]` is the one listener, without TLS. A name is part 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from strandline.node.config.addresses import is_loopback, is_wildcard
 from strandline.node.config.values import (
     any_port,
     choice,
@@ -84,22 +84,6 @@ class ListenerSection:
         mechanisms = self.mechanisms if self.has_sasl else ()
         section = self.section or f"{SECTION}.{self.name}"
         return ListenAddress(self.host, self.port, self.name, self.tls, mechanisms, section)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only programs of this machine reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def is_wildcard(host: str) -> bool:
-    """Whether it stands for all addresses of a machine, so that no client can connect to it."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return False
 
 
 def _file(value: Any) -> str:

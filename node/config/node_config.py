@@ -13,15 +13,16 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar
 
 from strandline.node.config import variables as config_variables
+from strandline.node.config.addresses import is_loopback, is_wildcard
+from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.config.listeners import (
     LISTENER_READERS,
     SECTION,
     ListenerSection,
     checked,
-    is_loopback,
     split,
 )
-from strandline.node.config.values import KIB, MIB, READERS, PeerAddress, is_wildcard
+from strandline.node.config.values import KIB, MIB, READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
@@ -268,6 +269,7 @@ class NodeConfig:
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
     inline: InlineSection = InlineSection()
+    authorization: AuthorizationSection = field(default_factory=AuthorizationSection)
     named_listeners: tuple[ListenerSection, ...] = ()
     """Those of [listeners.<name>], which stand in the place of [kafka]."""
     notes: tuple[str, ...] = ()
@@ -495,6 +497,13 @@ def _build(given: _Given) -> NodeConfig:
             f"{', '.join(sorted(sources))}: groups: min_session_seconds may not be above "
             "max_session_seconds: lower it, or raise the other"
         )
+    authorization = AuthorizationSection(**given.section("authorization"))
+    for key in ("super_users", "allow_everyone_if_no_acl_found"):
+        if not authorization.enabled and f"authorization.{key}" in given.values:
+            raise ConfigError(
+                f"{given.source(f'authorization.{key}')}: authorization.{key}: nothing is authorized without "
+                "authorization.enabled = true: set it, or leave this out"
+            )
     return NodeConfig(
         node,
         cluster,
@@ -516,6 +525,7 @@ def _build(given: _Given) -> NodeConfig:
         groups,
         TransactionsSection(**given.section("transactions")),
         inline,
+        authorization,
         listeners,
         tuple(given.notes),
     )

@@ -6,12 +6,14 @@ and the cure in half a line; `strandline.node.config.node_config` adds the place
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+from strandline.node.config.addresses import is_wildcard
+from strandline.node.config.authorization import principals
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -263,20 +265,15 @@ def _hosts(value: Any) -> tuple[str, ...]:
     return tuple(text.strip().strip("[]").lower() for text in texts)
 
 
-def is_wildcard(host: str) -> bool:
-    """Whether it stands for all addresses of a machine, so that no client can connect to it."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return False
-
-
 _node_id = _whole(1, 2**16 - 1)
 _port = _whole(1, 65535)
 any_port = _whole(0, 65535)
 
 READERS: dict[str, Callable[[Any], Any]] = {
     "insecure": flag,
+    "authorization.enabled": flag,
+    "authorization.super_users": principals,
+    "authorization.allow_everyone_if_no_acl_found": flag,
     "node.id": _node_id,
     "node.data": _folder,
     "cluster.id": _name,

@@ -308,3 +308,25 @@ def test_leaders_go_back_by_themselves_unless_told_otherwise(tmp_path: Path) -> 
     assert topics.replication_factor == 3
     assert "true nor false" in problem(tmp_path, overrides=("topics.leader_rebalance=1",))
     assert "more than nothing" in problem(tmp_path, overrides=("topics.leader_rebalance_seconds=0",))
+
+
+def test_authorization_is_off_unless_it_is_set(tmp_path: Path) -> None:
+    assert not loaded(tmp_path, GOOD).authorization.enabled
+    on = loaded(
+        tmp_path, GOOD + '[authorization]\nenabled = true\nsuper_users = ["User:admin", "User:CN=a,O=b"]\n'
+    )
+    assert on.authorization.super_users == ("User:admin", "User:CN=a,O=b")
+    assert not on.authorization.allow_everyone_if_no_acl_found
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ('super_users = ["User:admin"]', "nothing is authorized without authorization.enabled = true"),
+        ("enabled = true\nsuper_users = ['admin']", 'write like ["User:admin"]'),
+        ("enabled = true\nsuper_users = 'User:'", 'write like ["User:admin"]'),
+        ("enabled = 1", "neither true nor false"),
+    ],
+)
+def test_a_mistake_in_authorization_is_named(tmp_path: Path, lines: str, cause: str) -> None:
+    assert cause in problem(tmp_path, f"{GOOD}[authorization]\n{lines}\n")

@@ -10,6 +10,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import ID_REFUSED, may_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -18,6 +19,7 @@ from strandline.node.kafka.handlers.transactional_ids import code_for_version, c
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 
@@ -26,8 +28,10 @@ async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Res
     payload = request.payload
     partitions: list[tuple[bytes, int]] = []
     unknown: dict[tuple[str, int], ErrorCode] = {}
-    for asked in payload.v3_and_below_topics:
-        topic = topic_of(context, asked.name, None)
+    transactional_id = payload.v3_and_below_transactional_id
+    allowed = may_with_id(context, request, Operation.WRITE, transactional_id)
+    for asked in payload.v3_and_below_topics if allowed else ():
+        topic = topic_of(context, request, Operation.WRITE, asked.name, None)
         for number in asked.partitions:
             if isinstance(topic, ErrorCode):
                 unknown[asked.name, number] = topic
@@ -35,7 +39,10 @@ async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Res
                 unknown[asked.name, number] = ErrorCode.unknown_topic_or_partition
             else:
                 partitions.append((topic.topic_id, number))
-    code = ErrorCode.operation_not_attempted if unknown else await _add(context, payload, partitions)
+    if not allowed:
+        code = ID_REFUSED
+    else:
+        code = ErrorCode.operation_not_attempted if unknown else await _add(context, request, partitions)
     code = code_for_version(code, request.header.api_version, fenced_since=2)
     return a.AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE,
@@ -55,11 +62,12 @@ async def add_partitions_to_txn(context: BrokerContext, request: Request, a: Res
     )
 
 
-async def _add(context: BrokerContext, payload: Any, partitions: list[tuple[bytes, int]]) -> ErrorCode:
+async def _add(context: BrokerContext, request: Request, partitions: list[tuple[bytes, int]]) -> ErrorCode:
     if not partitions:
         return ErrorCode.none
+    payload = request.payload
     transactional_id = payload.v3_and_below_transactional_id
-    coordinator = coordinator_for(context, transactional_id)
+    coordinator = coordinator_for(context, request, Operation.WRITE, transactional_id)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
     added = await coordinator.enlist(

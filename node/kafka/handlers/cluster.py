@@ -7,23 +7,15 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NOT_ASKED, cluster_operations
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.controller_state import ListenerAddress, NodeRegistration
 
-NOT_ASKED: Final = -(2**31)
-"""The authorized operations in an answer to a request that did not ask for them."""
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
-
-# Bits are Kafka's AclOperation codes. There are no ACLs, so every client may do everything, as in Kafka then.
-_CREATE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 1 << 5, 1 << 7, 1 << 8, 1 << 10, 1 << 11
-_READ, _WRITE, _DELETE, _CLUSTER_ACTION, _IDEMPOTENT_WRITE = 1 << 3, 1 << 4, 1 << 6, 1 << 9, 1 << 12
-_BOTH: Final = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
-TOPIC_OPERATIONS: Final = _BOTH | _READ | _WRITE | _DELETE
-CLUSTER_OPERATIONS: Final = _BOTH | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 
 
 def live_nodes(context: BrokerContext) -> list[NodeRegistration]:
@@ -65,7 +57,8 @@ async def describe_cluster(context: BrokerContext, request: Request, a: Response
         wanted = list(context.controller.machine.nodes.values())
     if code is not ErrorCode.none:
         wanted = []
-    operations = CLUSTER_OPERATIONS if payload.include_cluster_authorized_operations else NOT_ASKED
+    asked = payload.include_cluster_authorized_operations
+    operations = cluster_operations(context, request) if asked else NOT_ASKED
     return a.DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,

@@ -11,6 +11,14 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import (
+    NO_CLUSTER,
+    NO_GROUP,
+    NO_TOPIC,
+    may_with_cluster,
+    may_with_group,
+    may_with_topic,
+)
 from strandline.node.kafka.handlers.cluster_changes import submit, topic_named
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
@@ -26,6 +34,7 @@ from strandline.node.kafka.handlers.setting_answers import (
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import (
     AlterGroupConfigs,
     AlterTopicConfigs,
@@ -68,12 +77,14 @@ async def describe_configs(context: BrokerContext, request: Request, a: Response
         await context.controller.catch_up(CATCH_UP_SECONDS)
     return a.DescribeConfigsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(_described(context, a, request.payload, asked) for asked in request.payload.resources),
+        results=tuple(_described(context, a, request, asked) for asked in request.payload.resources),
     )
 
 
-def _described(context: BrokerContext, a: ResponseTypes, payload: Any, asked: Any) -> Any:
-    entries = _entries(context, a, asked, payload.include_synonyms)
+def _described(context: BrokerContext, a: ResponseTypes, request: Request, asked: Any) -> Any:
+    entries = _unauthorized(context, request, asked, Operation.DESCRIBE_CONFIGS) or _entries(
+        context, a, asked, request.payload.include_synonyms
+    )
     failure = entries if isinstance(entries, Failure) else Failure(ErrorCode.none, None)
     if isinstance(entries, Failure):
         entries = []
@@ -86,6 +97,18 @@ def _described(context: BrokerContext, a: ResponseTypes, payload: Any, asked: An
         resource_name=asked.resource_name,
         configs=tuple(entry for entry in entries if not wanted or entry.name in wanted),
     )
+
+
+def _unauthorized(
+    context: BrokerContext, request: Request, asked: Any, operation: Operation
+) -> Failure | None:
+    """The refusal of a client that may not do this to a resource's configs, or None."""
+    kind, name = asked.resource_type, asked.resource_name
+    if kind == TOPIC:
+        return None if may_with_topic(context, request, operation, name) else NO_TOPIC
+    if kind == GROUP:
+        return None if may_with_group(context, request, operation, name) else NO_GROUP
+    return None if may_with_cluster(context, request, operation) else NO_CLUSTER
 
 
 def _entries(context: BrokerContext, a: ResponseTypes, asked: Any, synonyms: bool) -> list[Any] | Failure:
@@ -179,7 +202,7 @@ async def alter_configs(context: BrokerContext, request: Request, a: ResponseTyp
     """Set the given configs, and all others to their defaults."""
 
     return a.AlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=False)
+        throttle_time=NO_THROTTLE, responses=await _altered(context, request, a, incremental=False)
     )
 
 
@@ -187,19 +210,22 @@ async def incremental_alter_configs(context: BrokerContext, request: Request, a:
     """Change the given configs, and no others."""
 
     return a.IncrementalAlterConfigsResponse(
-        throttle_time=NO_THROTTLE, responses=await _altered(context, request.payload, a, incremental=True)
+        throttle_time=NO_THROTTLE, responses=await _altered(context, request, a, incremental=True)
     )
 
 
 async def _altered(
-    context: BrokerContext, payload: Any, a: ResponseTypes, *, incremental: bool
+    context: BrokerContext, request: Request, a: ResponseTypes, *, incremental: bool
 ) -> tuple[Any, ...]:
+    payload = request.payload
     deadline = context.loop.time() + ALTER_SECONDS
     times = Counter((asked.resource_type, asked.resource_name) for asked in payload.resources)
 
     async def alter(asked: Any) -> Failure:
         if times[asked.resource_type, asked.resource_name] > 1:
             return Failure(ErrorCode.invalid_request, "Each resource must appear at most once.")
+        if refusal := _unauthorized(context, request, asked, Operation.ALTER_CONFIGS):
+            return refusal
         if fault := _fault(asked):
             return fault
         if asked.resource_type == GROUP:

@@ -3,36 +3,45 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.consumer_groups import ConsumerGroups
 from strandline.node.coordinator.groups.consumer_plan import preferred_assignor
+from strandline.node.kafka.handlers.authorization import (
+    NOT_ASKED,
+    TOPIC_REFUSED,
+    may_with_topic,
+    operations_of_group,
+)
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.consumer_group_commands import NOTHING, Assignment, ConsumerMember
 from strandline.statemachine.kafka_errors import KafkaError
 
 _CLASSIC: Final = 0
 _CONSUMER: Final = 1
 """Types of members: the protocol that they speak."""
+_HIDDEN: Final = "The group uses topics that the client is not authorized to describe."
 
 
 async def consumer_group_describe(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Each group that was asked for, in that order."""
     return a.ConsumerGroupDescribeResponse(
         throttle_time=NO_THROTTLE,
-        groups=tuple(_described(context, group_id, a) for group_id in request.payload.group_ids),
+        groups=tuple(_described(context, request, group_id, a) for group_id in request.payload.group_ids),
     )
 
 
-def _described(context: BrokerContext, group_id: str, a: ResponseTypes) -> Any:
-    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+def _described(context: BrokerContext, request: Request, group_id: str, a: ResponseTypes) -> Any:
+    coordinator = group_coordinator(context, request, Operation.DESCRIBE, group_id, may_be_empty=True)
     if isinstance(coordinator, KafkaError):
         return _nothing(a, group_id, code_of(coordinator), None)
     group = coordinator.consumer.get(group_id)
@@ -41,6 +50,9 @@ def _described(context: BrokerContext, group_id: str, a: ResponseTypes) -> Any:
         reason = f"Group {group_id} is not a consumer group." if there else f"Group {group_id} not found."
         return _nothing(a, group_id, ErrorCode.group_id_not_found, reason)
     members = [member for _, member in sorted(group.members.items())]
+    used = {name for member in members for name in _topics(coordinator.consumer, group.targets, member)}
+    if not all(may_with_topic(context, request, Operation.DESCRIBE, name) for name in used):
+        return _nothing(a, group_id, TOPIC_REFUSED, _HIDDEN)
     return a.DescribedGroup(
         error_code=ErrorCode.none,
         error_message=None,
@@ -53,7 +65,18 @@ def _described(context: BrokerContext, group_id: str, a: ResponseTypes) -> Any:
             _member(a, coordinator.consumer, member, group.targets.get(member.member_id, NOTHING))
             for member in members
         ),
+        authorized_operations=operations_of_group(context, request, group_id),
     )
+
+
+def _topics(
+    groups: ConsumerGroups, targets: Mapping[str, Assignment], member: ConsumerMember
+) -> Iterator[str]:
+    """The topics that an answer would name."""
+    yield from member.topics
+    for topic_id, _ in (*member.assigned, *targets.get(member.member_id, NOTHING)):
+        if (name := groups.topics.name_of(topic_id)) is not None:
+            yield name
 
 
 def _member(a: ResponseTypes, groups: ConsumerGroups, member: ConsumerMember, target: Assignment) -> Any:
@@ -94,4 +117,5 @@ def _nothing(a: ResponseTypes, group_id: str, code: ErrorCode, message: str | No
         assignment_epoch=0,
         assignor_name="",
         members=(),
+        authorized_operations=NOT_ASKED,
     )

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.consumer_groups import HeartbeatAnswer
 from strandline.node.coordinator.groups.consumer_member import JOINING, LEAVING, MemberHeartbeat
+from strandline.node.kafka.handlers.authorization import may_with_group, may_with_topic
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -17,6 +18,7 @@ from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.assignors import ASSIGNORS
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, Assignment
 from strandline.statemachine.kafka_errors import KafkaError
@@ -33,10 +35,15 @@ _BRINGS_ITS_ID: Final = 1
 async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The member's epoch, and its assignment where that is new to it."""
     payload = request.payload
+    if not may_with_group(context, request, Operation.READ, payload.group_id):
+        return _refused(a, Refusal(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    named = payload.subscribed_topic_names or ()
+    if not all(may_with_topic(context, request, Operation.DESCRIBE, name) for name in named):
+        return _refused(a, Refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     heartbeat = _heartbeat(context, request)
     if isinstance(heartbeat, Refusal):
         return _refused(a, heartbeat)
-    coordinator = group_coordinator(context, payload.group_id)
+    coordinator = group_coordinator(context, request, Operation.READ, payload.group_id)
     if isinstance(coordinator, KafkaError):
         return _refused(a, Refusal(coordinator))
     beat = await coordinator.consumer.heartbeat(payload.group_id, heartbeat)

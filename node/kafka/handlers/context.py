@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from strandline.node.controller.producer_ids import ProducerIds
     from strandline.node.coordinator.table import Coordinators
     from strandline.node.coordinator.transactions.verification import Verifier
+    from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.partition.partition import Partition
     from strandline.node.rpc import MeshCalls
 
@@ -39,6 +40,10 @@ class BrokerContext(Protocol):
     def node_id(self) -> int: ...
     @property
     def config(self) -> NodeConfig: ...
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """Decides what clients may do; None where each may do everything."""
+
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
     @property

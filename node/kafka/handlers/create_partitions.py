@@ -7,6 +7,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NO_TOPIC, may_with_topic
 from strandline.node.kafka.handlers.cluster_changes import submit, topic_named, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import DUPLICATE
@@ -15,6 +16,7 @@ from strandline.node.kafka.handlers.failure import Failure, refused
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import CreatePartitions
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.kafka_errors import Refused
@@ -30,6 +32,8 @@ async def create_partitions(context: BrokerContext, request: Request, a: Respons
     async def grow(asked: Any) -> Topic | Failure:
         if named[asked.name] > 1:
             return DUPLICATE
+        if not may_with_topic(context, request, Operation.ALTER, asked.name):
+            return NO_TOPIC
         return await _grow(context, asked, payload.validate_only, deadline)
 
     results = await gather_bounded(wanted.values(), grow)

@@ -9,6 +9,12 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import (
+    NO_TOPIC,
+    TOPIC_REFUSED,
+    may_with_cluster,
+    may_with_topic,
+)
 from strandline.node.kafka.handlers.cluster_changes import submit, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
@@ -17,6 +23,7 @@ from strandline.node.kafka.handlers.setting_answers import source_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import CreateTopic
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import MAX_PARTITIONS
@@ -57,9 +64,13 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
     wanted = {topic.name: topic for topic in payload.topics}
     too_many = _too_many(context, wanted.values())
 
+    any_name = may_with_cluster(context, request, Operation.CREATE)
+
     async def create(asked: Any) -> Topic | Failure:
         if named[asked.name] > 1:
             return DUPLICATE
+        if not any_name and not may_with_topic(context, request, Operation.CREATE, asked.name):
+            return NO_TOPIC
         return too_many or await _create(context, asked, payload.validate_only, deadline)
 
     results = await gather_bounded(wanted.values(), create)
@@ -68,7 +79,13 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
     return a.CreateTopicsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            _answer(a, name, topic, payload.validate_only)
+            _answer(
+                a,
+                name,
+                topic,
+                payload.validate_only,
+                may_with_topic(context, request, Operation.DESCRIBE_CONFIGS, name),
+            )
             for name, topic in zip(wanted, results, strict=True)
         ),
     )
@@ -126,7 +143,7 @@ def _assignments(asked: Any) -> list[tuple[int, ...]] | Failure | None:
     return [given[index] for index in range(len(given))]
 
 
-def _answer(a: ResponseTypes, name: str, topic: Topic | Failure, validate_only: bool) -> Any:
+def _answer(a: ResponseTypes, name: str, topic: Topic | Failure, validate_only: bool, shown: bool) -> Any:
     if isinstance(topic, Failure):
         return a.CreatableTopicResult(
             name=name,
@@ -142,8 +159,9 @@ def _answer(a: ResponseTypes, name: str, topic: Topic | Failure, validate_only: 
         topic_id=None if validate_only else uuid.UUID(bytes=topic.topic_id),
         error_code=ErrorCode.none,
         error_message=None,
-        num_partitions=len(topic.partitions) or -1,
-        replication_factor=topic.replication_factor if topic.partitions else -1,
+        topic_config_error_code=(ErrorCode.none if shown else TOPIC_REFUSED).value,
+        num_partitions=len(topic.partitions) if topic.partitions and shown else -1,
+        replication_factor=topic.replication_factor if topic.partitions and shown else -1,
         configs=tuple(
             a.CreatableTopicConfigs(
                 name=setting.name,
@@ -153,5 +171,7 @@ def _answer(a: ResponseTypes, name: str, topic: Topic | Failure, validate_only: 
                 is_sensitive=False,
             )
             for setting in SETTINGS.values()
-        ),
+        )
+        if shown
+        else (),
     )

@@ -14,6 +14,7 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.group_commands import DeleteGroup
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
@@ -23,7 +24,7 @@ async def delete_groups(context: BrokerContext, request: Request, a: ResponseTyp
     names = dict.fromkeys(request.payload.groups_names)
 
     async def delete(group_id: str) -> Any:
-        code = await _deleted(context, group_id)
+        code = await _deleted(context, request, group_id)
         return a.DeletableGroupResult(group_id=group_id, error_code=code)
 
     return a.DeleteGroupsResponse(
@@ -31,8 +32,8 @@ async def delete_groups(context: BrokerContext, request: Request, a: ResponseTyp
     )
 
 
-async def _deleted(context: BrokerContext, group_id: str) -> ErrorCode:
-    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+async def _deleted(context: BrokerContext, request: Request, group_id: str) -> ErrorCode:
+    coordinator = group_coordinator(context, request, Operation.DELETE, group_id, may_be_empty=True)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
     if coordinator.classic.has_members(group_id):

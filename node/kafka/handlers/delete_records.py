@@ -20,6 +20,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 from strandline.statemachine.partition.partition_commands import SetStartOffset, StartOffsetSet
 from strandline.statemachine.partition.rejection import Rejected, Rejection
@@ -44,7 +45,7 @@ async def delete_records(context: BrokerContext, request: Request, a: ResponseTy
     async def delete(one: tuple[str, Any]) -> _Answer:
         try:
             async with asyncio.timeout_at(deadline):
-                return await _delete(context, one[0], one[1].partition_index, one[1].offset)
+                return await _delete(context, request, one[0], one[1])
         except TimeoutError:
             return _Answer(ErrorCode.request_timed_out)
 
@@ -73,8 +74,9 @@ def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
     )
 
 
-async def _delete(context: BrokerContext, name: str, number: int, offset: int) -> _Answer:
-    topic = topic_of(context, name, None)
+async def _delete(context: BrokerContext, request: Request, name: str, asked: Any) -> _Answer:
+    number, offset = asked.partition_index, asked.offset
+    topic = topic_of(context, request, Operation.DELETE, name, None)
     if isinstance(topic, ErrorCode):
         return _Answer(topic)
     partition = led_partition(context, topic, number)

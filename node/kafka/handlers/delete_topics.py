@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NO_TOPIC, may_with_cluster, may_with_topic
 from strandline.node.kafka.handlers.cluster_changes import submit, topic_named, topic_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
@@ -19,7 +21,9 @@ from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_state import Topic
 
 _Asked = tuple[str | None, bytes | None]
 _Answer = tuple[str | None, bytes | None, Failure | None]
@@ -41,6 +45,10 @@ async def delete_topics(context: BrokerContext, request: Request, a: ResponseTyp
         ids = (None if topic.topic_id is None else topic.topic_id.bytes for topic in payload.topics)
         asked = [(topic.name, topic_id) for topic, topic_id in zip(payload.topics, ids, strict=True)]
     times = Counter(asked)
+    any_topic = may_with_cluster(context, request, Operation.DELETE)
+
+    def deletable(topic: Topic) -> bool:
+        return any_topic or may_with_topic(context, request, Operation.DELETE, topic.name)
 
     async def delete(one: _Asked) -> _Answer:
         name, topic_id = one
@@ -52,9 +60,11 @@ async def delete_topics(context: BrokerContext, request: Request, a: ResponseTyp
             what = "name" if topic_id is None else "id"
             return name, topic_id, Failure(ErrorCode.invalid_request, f"Duplicate topic {what}.")
         if name is not None:
-            return await _delete_named(context, name, times, deadline)
+            if not any_topic and not may_with_topic(context, request, Operation.DESCRIBE, name):
+                return name, None, NO_TOPIC
+            return await _delete_named(context, name, times, deletable, deadline)
         assert topic_id is not None
-        return await _delete_with_id(context, topic_id, deadline)
+        return await _delete_with_id(context, request, topic_id, deletable, deadline)
 
     results = await gather_bounded(times, delete)
     return a.DeleteTopicsResponse(
@@ -63,7 +73,11 @@ async def delete_topics(context: BrokerContext, request: Request, a: ResponseTyp
 
 
 async def _delete_named(
-    context: BrokerContext, name: str, asked: Counter[_Asked], deadline: float
+    context: BrokerContext,
+    name: str,
+    asked: Counter[_Asked],
+    deletable: Callable[[Topic], bool],
+    deadline: float,
 ) -> _Answer:
     for _ in range(_ATTEMPTS):
         topic = await topic_named(context, name, deadline)
@@ -71,6 +85,8 @@ async def _delete_named(
             return name, None, topic
         if (None, topic.topic_id) in asked:
             return name, topic.topic_id, _SAME
+        if not deletable(topic):
+            return name, topic.topic_id, NO_TOPIC
         outcome = await submit(context, DeleteTopic(topic.topic_id), deadline)
         if not isinstance(outcome, Failure):
             return name, topic.topic_id, None
@@ -80,10 +96,19 @@ async def _delete_named(
     return name, None, Failure(ErrorCode.unknown_topic_or_partition, "The topic was deleted meanwhile.")
 
 
-async def _delete_with_id(context: BrokerContext, topic_id: bytes, deadline: float) -> _Answer:
+async def _delete_with_id(
+    context: BrokerContext,
+    request: Request,
+    topic_id: bytes,
+    deletable: Callable[[Topic], bool],
+    deadline: float,
+) -> _Answer:
     topic = await topic_with_id(context, topic_id, deadline)
     if isinstance(topic, Failure):
         return None, topic_id, topic
+    if not deletable(topic):
+        seen = may_with_topic(context, request, Operation.DESCRIBE, topic.name)
+        return topic.name if seen else None, topic_id, NO_TOPIC
     outcome = await submit(context, DeleteTopic(topic_id), deadline)
     return topic.name, topic_id, outcome if isinstance(outcome, Failure) else None
 

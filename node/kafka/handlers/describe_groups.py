@@ -8,12 +8,14 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.classic_state import ClassicGroupState
 from strandline.node.coordinator.groups.group_views import CLASSIC, group_view
+from strandline.node.kafka.handlers.authorization import NOT_ASKED, operations_of_group
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _SAYS_NOT_FOUND: Final = 6
@@ -22,24 +24,30 @@ _SAYS_NOT_FOUND: Final = 6
 
 async def describe_groups(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Each group that was asked for, in that order."""
-    version = request.header.api_version
     return a.DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,
-        groups=tuple(_described(context, group_id, version, a) for group_id in request.payload.groups),
+        groups=tuple(_described(context, request, group_id, a) for group_id in request.payload.groups),
     )
 
 
-def _described(context: BrokerContext, group_id: str, version: int, a: ResponseTypes) -> Any:
-    coordinator = group_coordinator(context, group_id, may_be_empty=True)
+def _described(context: BrokerContext, request: Request, group_id: str, a: ResponseTypes) -> Any:
+    version = request.header.api_version
+    coordinator = group_coordinator(context, request, Operation.DESCRIBE, group_id, may_be_empty=True)
     if isinstance(coordinator, KafkaError):
         return _nothing(a, group_id, code_of(coordinator), None, "")
+    operations = operations_of_group(context, request, group_id)
     view = group_view(coordinator, group_id)
     if view is None or view.kind != CLASSIC:
         what = "not found" if view is None else "not a classic group"
         late = version >= _SAYS_NOT_FOUND
         code = ErrorCode.group_id_not_found if late else ErrorCode.none
         return _nothing(
-            a, group_id, code, f"Group {group_id} is {what}." if late else None, ClassicGroupState.DEAD.value
+            a,
+            group_id,
+            code,
+            f"Group {group_id} is {what}." if late else None,
+            ClassicGroupState.DEAD.value,
+            NOT_ASKED if late else operations,
         )
     return a.DescribedGroup(
         error_code=ErrorCode.none,
@@ -59,10 +67,18 @@ def _described(context: BrokerContext, group_id: str, version: int, a: ResponseT
             )
             for member in view.members
         ),
+        authorized_operations=operations,
     )
 
 
-def _nothing(a: ResponseTypes, group_id: str, code: ErrorCode, message: str | None, state: str) -> Any:
+def _nothing(
+    a: ResponseTypes,
+    group_id: str,
+    code: ErrorCode,
+    message: str | None,
+    state: str,
+    operations: int = NOT_ASKED,
+) -> Any:
     return a.DescribedGroup(
         error_code=code,
         error_message=message,
@@ -71,4 +87,5 @@ def _nothing(a: ResponseTypes, group_id: str, code: ErrorCode, message: str | No
         protocol_type="",
         protocol_data="",
         members=(),
+        authorized_operations=operations,
     )

@@ -17,6 +17,7 @@ from strandline.node.kafka.handlers.leading import any_topic
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.partition.producers import ProducerDescription
 
@@ -28,7 +29,7 @@ async def describe_producers(context: BrokerContext, request: Request, a: Respon
     pairs = [(topic.name, number) for topic in ask.topics for number in topic.partition_indexes]
 
     async def look(one: tuple[str, int]) -> Any:
-        return await _partition(context, a, *one)
+        return await _partition(context, request, a, *one)
 
     answers = iter(await gather_bounded(pairs, look))
     return a.DescribeProducersResponse(
@@ -40,8 +41,10 @@ async def describe_producers(context: BrokerContext, request: Request, a: Respon
     )
 
 
-async def _partition(context: BrokerContext, a: ResponseTypes, name: str, number: int) -> Any:
-    known = await _producers(context, name, number)
+async def _partition(
+    context: BrokerContext, request: Request, a: ResponseTypes, name: str, number: int
+) -> Any:
+    known = await _producers(context, request, name, number)
     if isinstance(known, ErrorCode):
         return a.PartitionResponse(
             partition_index=number, error_code=known, error_message=None, active_producers=()
@@ -63,9 +66,9 @@ async def _partition(context: BrokerContext, a: ResponseTypes, name: str, number
 
 
 async def _producers(
-    context: BrokerContext, name: str, number: int
+    context: BrokerContext, request: Request, name: str, number: int
 ) -> Iterable[ProducerDescription] | ErrorCode:
-    topic = any_topic(context, name, None)
+    topic = any_topic(context, request, Operation.READ, name, None)
     if isinstance(topic, ErrorCode):
         return topic
     if not 0 <= number < len(topic.partitions):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import may_with_topic
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -15,6 +16,7 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 from strandline.statemachine.kafka_errors import KafkaError
 from strandline.statemachine.transactions.transaction_state import Transaction
@@ -29,13 +31,13 @@ async def describe_transactions(context: BrokerContext, request: Request, a: Res
     async def describe(transactional_id: str) -> Any:
         if len(ids) > MAX_IDS:
             return _nothing(a, transactional_id, ErrorCode.invalid_request)
-        coordinator = coordinator_for(context, transactional_id)
+        coordinator = coordinator_for(context, request, Operation.DESCRIBE, transactional_id)
         if isinstance(coordinator, KafkaError):
             return _nothing(a, transactional_id, code_of(coordinator))
         found = await coordinator.describe(transactional_id)
         if isinstance(found, Refusal):
             return _nothing(a, transactional_id, code_of(found))
-        return _described(context, a, found)
+        return _described(context, request, a, found)
 
     ids = request.payload.transactional_ids
     states = await gather_bounded(ids, describe)
@@ -60,7 +62,7 @@ def topics_of(context: BrokerContext, one: Transaction) -> dict[str, list[int]]:
     return topics
 
 
-def _described(context: BrokerContext, a: ResponseTypes, one: Transaction) -> Any:
+def _described(context: BrokerContext, request: Request, a: ResponseTypes, one: Transaction) -> Any:
     return a.TransactionState(
         error_code=ErrorCode.none,
         transactional_id=one.transactional_id,
@@ -72,6 +74,7 @@ def _described(context: BrokerContext, a: ResponseTypes, one: Transaction) -> An
         topics=tuple(
             a.TopicData(topic=topic, partitions=tuple(numbers))
             for topic, numbers in topics_of(context, one).items()
+            if may_with_topic(context, request, Operation.DESCRIBE, topic)
         ),
     )
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import CLUSTER_REFUSED, NO_CLUSTER, may_with_cluster
 from strandline.node.kafka.handlers.cluster_changes import poll_until
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
@@ -18,6 +19,7 @@ from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import PartitionAssignment
 
 METHOD: Final = "hand_over"
@@ -67,7 +69,12 @@ async def elect_leaders(context: BrokerContext, request: Request, a: ResponseTyp
     kind = getattr(payload, "election_type", PREFERRED)
     results: dict[str, dict[int, Failure]] = {}
     code = ErrorCode.none if kind in (PREFERRED, UNCLEAN) else ErrorCode.invalid_request
-    if code is ErrorCode.none:
+    if not may_with_cluster(context, request, Operation.ALTER):
+        code = CLUSTER_REFUSED
+        results = {
+            one.topic: dict.fromkeys(one.partitions, NO_CLUSTER) for one in payload.topic_partitions or ()
+        }
+    elif code is ErrorCode.none:
         results = await _elect(context, payload.topic_partitions, kind, deadline)
     return a.ElectLeadersResponse(
         throttle_time=NO_THROTTLE,

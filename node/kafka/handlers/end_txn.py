@@ -13,6 +13,7 @@ from strandline.node.kafka.handlers.transactional_ids import code_for_version, c
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _RAISES_SINCE: Final = 5
@@ -23,7 +24,7 @@ async def end_txn(context: BrokerContext, request: Request, a: ResponseTypes) ->
     """Answered once the outcome is decided; see TransactionCoordinator.end."""
     payload, version = request.payload, request.header.api_version
     code, producer_id, epoch = ErrorCode.none, -1, -1
-    coordinator = coordinator_for(context, payload.transactional_id)
+    coordinator = coordinator_for(context, request, Operation.WRITE, payload.transactional_id)
     if isinstance(coordinator, KafkaError):
         code = code_of(coordinator)
     else:

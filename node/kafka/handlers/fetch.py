@@ -38,10 +38,7 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
         return _response(a, (), ErrorCode.fetch_session_id_not_found)
     committed = ask.isolation_level == READ_COMMITTED
     shares = [
-        [
-            FetchPartition(context, topic, asked, committed, request.takes_files)
-            async for asked in in_slices(topic.partitions, SLICE)
-        ]
+        [FetchPartition(context, request, topic, asked) async for asked in in_slices(topic.partitions, SLICE)]
         for topic in ask.topics
     ]
     every = [share for topic in shares for share in topic]

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
+from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import LENGTH_END
 from strandline.node.kafka.wire.response_encoder import Part
 from strandline.node.level_one.stored_run import StoredRun
@@ -22,6 +23,7 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.partition import Partition
 from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.leader_epochs import EpochEnd
@@ -39,8 +41,7 @@ _STAMP = struct.Struct(">qii")
 class FetchPartition:
     """One partition's share; `topic` and `asked` are the request's entities. `check` does all checks.
 
-    To a `committed` reader the log ends at the last stable offset, both for waiting and for counting. With
-    `files` its parts may be ranges of files.
+    To a read-committed reader the log ends at the last stable offset, both for waiting and for counting.
     """
 
     __slots__ = (
@@ -51,12 +52,12 @@ class FetchPartition:
         "_counted_to",
         "_end",
         "_epoch",
-        "_files",
         "_first",
         "_last_fetched_epoch",
         "_name",
         "_offset",
         "_partition",
+        "_request",
         "_topic_id",
         "aborted",
         "code",
@@ -72,10 +73,10 @@ class FetchPartition:
         "topic",
     )
 
-    def __init__(self, context: BrokerContext, topic: Any, asked: Any, committed: bool, files: bool) -> None:
+    def __init__(self, context: BrokerContext, request: Request, topic: Any, asked: Any) -> None:
         self._context = context
-        self._committed = committed
-        self._files = files
+        self._request = request
+        self._committed = request.payload.isolation_level == READ_COMMITTED
         self._name = getattr(topic, "topic", None)
         self._topic_id = getattr(topic, "topic_id", None)
         self.number: int = asked.partition
@@ -106,7 +107,7 @@ class FetchPartition:
     def check(self) -> None:
         """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
         self.diverging, self.doubtful = None, False
-        self.topic = topic_of(self._context, self._name, self._topic_id)
+        self.topic = topic_of(self._context, self._request, Operation.READ, self._name, self._topic_id)
         if isinstance(self.topic, ErrorCode):
             self.code = self.topic
             return
@@ -208,9 +209,9 @@ class FetchPartition:
         wanted = (self._offset, self._end, limit)
         try:
             if self._committed:
-                batches, aborted = await partition.read_committed(*wanted, files=self._files)
+                batches, aborted = await partition.read_committed(*wanted, files=self._request.takes_files)
             else:
-                batches = await partition.read(*wanted, files=self._files)
+                batches = await partition.read(*wanted, files=self._request.takes_files)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NO_GROUP, NO_ID, may
 from strandline.node.kafka.handlers.cluster_changes import LEADER_SECONDS, poll_until
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
@@ -20,9 +21,11 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation, ResourceType
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
+_KINDS: Final = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 MAX_KEYS: Final = 10_000
 """Keys of one request: enough for an administrator's tool that describes all groups at once."""
 MAX_CHARACTERS: Final = 1 << 21
@@ -38,6 +41,9 @@ async def find_coordinator(context: BrokerContext, request: Request, a: Response
     keys = payload.coordinator_keys if batched else (payload.key,)
 
     async def find(key: str) -> _Found | Failure:
+        kind = _KINDS.get(key_type)
+        if kind is not None and not may(context, request, Operation.DESCRIBE, kind, key):
+            return NO_GROUP if kind is ResourceType.GROUP else NO_ID
         return await _find(context, key_type, key, deadline, request.session.listener)
 
     characters = sum(map(len, keys))

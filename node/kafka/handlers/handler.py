@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from strandline.node.kafka.handlers import (
+    acls,
     add_offsets_to_txn,
     add_partitions_to_txn,
     cluster,
@@ -101,6 +102,9 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.DESCRIBE_CLIENT_QUOTAS: user_scram_credentials.describe_client_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: user_scram_credentials.describe_user_scram_credentials,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: user_scram_credentials.alter_user_scram_credentials,
+        ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+        ApiKey.CREATE_ACLS: acls.create_acls,
+        ApiKey.DELETE_ACLS: acls.delete_acls,
         ApiKey.LIST_CONFIG_RESOURCES: list_config_resources.list_config_resources,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: reassignments.alter_partition_reassignments,
         ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.list_partition_reassignments,

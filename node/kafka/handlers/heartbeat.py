@@ -11,13 +11,14 @@ from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Cause
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 
 async def heartbeat(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Answer NONE, or the error that makes the member act."""
     payload = request.payload
-    found = group_coordinator(context, payload.group_id)
+    found = group_coordinator(context, request, Operation.READ, payload.group_id)
     error: Cause | None
     if found is KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
         # As Kafka: a new leader restarts the member's session timeout anyway.

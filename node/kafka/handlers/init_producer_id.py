@@ -12,6 +12,13 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
+from strandline.node.kafka.handlers.authorization import (
+    CLUSTER_REFUSED,
+    ID_REFUSED,
+    may_with_cluster,
+    may_with_id,
+    may_with_some_topic,
+)
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -19,6 +26,7 @@ from strandline.node.kafka.handlers.transactional_ids import code_for_version, c
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _NONE = -1
@@ -32,21 +40,35 @@ async def init_producer_id(context: BrokerContext, request: Request, a: Response
     """
     payload = request.payload
     present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)
-    if (present == _NONE) != (epoch == _NONE):
-        code, producer_id, producer_epoch = ErrorCode.invalid_request, _NONE, _NONE
-    elif payload.transactional_id is None:
+    transactional_id = payload.transactional_id
+    code, producer_id, producer_epoch = _refused(context, request), _NONE, _NONE
+    if code is not ErrorCode.none:
+        pass
+    elif (present == _NONE) != (epoch == _NONE):
+        code = ErrorCode.invalid_request
+    elif transactional_id is None:
         code, producer_id, producer_epoch = await _allocate(context)
     else:
         timeout_ms = payload.transaction_timeout // _MILLISECOND
-        code, producer_id, producer_epoch = await _initialize(
-            context, payload.transactional_id, timeout_ms, present, epoch
-        )
+        code, producer_id, producer_epoch = await _initialize(context, request, timeout_ms, present, epoch)
     return a.InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=code_for_version(code, request.header.api_version, fenced_since=4),
         producer_id=producer_id,
         producer_epoch=producer_epoch,
     )
+
+
+def _refused(context: BrokerContext, request: Request) -> ErrorCode:
+    """NONE, or the refusal: an idempotent producer needs a topic that it may write, or, as before KIP-679, a
+    permission of its own."""
+    transactional_id = request.payload.transactional_id
+    if transactional_id is not None:
+        allowed = may_with_id(context, request, Operation.WRITE, transactional_id)
+        return ErrorCode.none if allowed else ID_REFUSED
+    if may_with_cluster(context, request, Operation.IDEMPOTENT_WRITE):
+        return ErrorCode.none
+    return ErrorCode.none if may_with_some_topic(context, request, Operation.WRITE) else CLUSTER_REFUSED
 
 
 async def _allocate(context: BrokerContext) -> tuple[ErrorCode, int, int]:
@@ -57,9 +79,10 @@ async def _allocate(context: BrokerContext) -> tuple[ErrorCode, int, int]:
 
 
 async def _initialize(
-    context: BrokerContext, transactional_id: str, timeout_ms: int, producer_id: int, epoch: int
+    context: BrokerContext, request: Request, timeout_ms: int, producer_id: int, epoch: int
 ) -> tuple[ErrorCode, int, int]:
-    coordinator = coordinator_for(context, transactional_id)
+    transactional_id = request.payload.transactional_id
+    coordinator = coordinator_for(context, request, Operation.WRITE, transactional_id)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator), _NONE, _NONE
     given = await coordinator.init_producer(transactional_id, timeout_ms, producer_id, epoch)

@@ -11,6 +11,7 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _TAKES_MEMBER_ID: Final = 4
@@ -24,7 +25,7 @@ _TAKES_SKIP: Final = 9
 async def join_group(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The generation the client is in, or why it is in none."""
     payload, version = request.payload, request.header.api_version
-    coordinator = group_coordinator(context, payload.group_id)
+    coordinator = group_coordinator(context, request, Operation.READ, payload.group_id)
     if isinstance(coordinator, KafkaError):
         joined = JoinResponse(coordinator, payload.member_id)
     else:

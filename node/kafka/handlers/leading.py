@@ -13,9 +13,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import TOPIC_REFUSED, may_with_topic
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.partition import Partition
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
@@ -23,23 +26,42 @@ NO_LEADER_EPOCH = -1
 """Leader epoch in the requests of a client that does not know it, or does not want it checked."""
 
 
-def topic_of(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
+def topic_of(
+    context: BrokerContext, request: Request, operation: Operation, name: str | None, topic_id: UUID | None
+) -> Topic | ErrorCode:
     """As `any_topic`, but an internal one has no records to write, to read or to delete:
     INVALID_TOPIC_EXCEPTION, on which clients end."""
-    found = any_topic(context, name, topic_id)
+    return _plain(any_topic(context, request, operation, name, topic_id))
+
+
+def plain_topic(context: BrokerContext, name: str) -> Topic | ErrorCode:
+    """As `topic_of`, where the request's client may act on all topics."""
+    return _plain(context.controller.machine.topic(name) or ErrorCode.unknown_topic_or_partition)
+
+
+def _plain(found: Topic | ErrorCode) -> Topic | ErrorCode:
     internal = isinstance(found, Topic) and found.name in INTERNAL_TOPICS
     return ErrorCode.invalid_topic_exception if internal else found
 
 
-def any_topic(context: BrokerContext, name: str | None, topic_id: UUID | None) -> Topic | ErrorCode:
-    """The topic a request names: by id where its version has ids (`name` is None then), else by name."""
+def any_topic(
+    context: BrokerContext, request: Request, operation: Operation, name: str | None, topic_id: UUID | None
+) -> Topic | ErrorCode:
+    """The topic a request names: by id where its version has ids (`name` is None then), else by name.
+
+    TOPIC_AUTHORIZATION_FAILED where its client may not do this to it, whether or not such a name exists.
+    """
     machine = context.controller.machine
+    if name is not None and not may_with_topic(context, request, operation, name):
+        return TOPIC_REFUSED
     if name is not None:
         found = machine.topic(name)
     else:
         found = machine.topic_by_id(topic_id.bytes) if topic_id is not None else None
     if found is None:
         return ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+    if name is None and not may_with_topic(context, request, operation, found.name):
+        return TOPIC_REFUSED
     return found
 
 

@@ -13,6 +13,7 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _OF_ALL: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
@@ -28,7 +29,7 @@ async def leave_group(context: BrokerContext, request: Request, a: ResponseTypes
         if asked is None
         else [Leaving(member.member_id, member.group_instance_id) for member in asked]
     )
-    found = group_coordinator(context, payload.group_id)
+    found = group_coordinator(context, request, Operation.READ, payload.group_id)
     if isinstance(found, KafkaError):
         return a.LeaveGroupResponse(throttle_time=NO_THROTTLE, error_code=code_of(found), members=())
     codes = [code_of(error) for error in await found.leave(payload.group_id, leaving)]

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import CLUSTER_REFUSED, may_with_cluster
 from strandline.node.kafka.handlers.configs import (
     BROKER,
     BROKER_LOGGER,
@@ -23,6 +24,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.view_state import is_hidden
 
@@ -42,6 +44,8 @@ async def list_config_resources(context: BrokerContext, request: Request, a: Res
     """
     asked = getattr(request.payload, "resource_types", (CLIENT_METRICS,))
     code = ErrorCode.none if {*asked} <= {*_NAMES} else ErrorCode.unsupported_version
+    if not may_with_cluster(context, request, Operation.DESCRIBE_CONFIGS):
+        code = CLUSTER_REFUSED
     found: list[tuple[int, str]] = []
     if code is ErrorCode.none:
         await context.controller.catch_up(CATCH_UP_SECONDS)

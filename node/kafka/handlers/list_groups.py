@@ -7,10 +7,12 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.group_views import group_views
+from strandline.node.kafka.handlers.authorization import may_with_cluster, may_with_group
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 
 
@@ -25,6 +27,7 @@ async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes
         return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=loading, groups=())
     states = [state.lower() for state in getattr(request.payload, "states_filter", ())]
     kinds = [kind.lower() for kind in getattr(request.payload, "types_filter", ())]
+    everything = may_with_cluster(context, request, Operation.DESCRIBE)
     groups = tuple(
         a.ListedGroup(
             group_id=view.group_id,
@@ -34,6 +37,8 @@ async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes
         )
         for coordinator in context.coordinators.led_groups()
         for view in group_views(coordinator)
-        if (not states or view.state.lower() in states) and (not kinds or view.kind in kinds)
+        if (not states or view.state.lower() in states)
+        and (not kinds or view.kind in kinds)
+        and (everything or may_with_group(context, request, Operation.DESCRIBE, view.group_id))
     )
     return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=groups)

@@ -35,6 +35,7 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.partition.partition import Partition
 from strandline.node.runtime.gather import gather_bounded
 from strandline.snapshot.object_frame import BadObject
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
@@ -88,7 +89,7 @@ async def list_offsets(context: BrokerContext, request: Request, a: ResponseType
         name, asked = one
         if times[name, asked.partition_index] > 1:
             return _Answer(ErrorCode.invalid_request)
-        return await _answer(context, request.header.api_version, name, asked, seconds, committed)
+        return await _answer(context, request, name, asked, seconds, committed)
 
     answers = iter(await gather_bounded(pairs, look))
     return a.ListOffsetsResponse(
@@ -116,9 +117,10 @@ def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
 
 
 async def _answer(
-    context: BrokerContext, version: int, name: str, asked: Any, seconds: float | None, committed: bool
+    context: BrokerContext, request: Request, name: str, asked: Any, seconds: float | None, committed: bool
 ) -> _Answer:
-    topic = any_topic(context, name, None)
+    version = request.header.api_version
+    topic = any_topic(context, request, Operation.DESCRIBE, name, None)
     if isinstance(topic, ErrorCode):
         return _Answer(topic)
     if asked.timestamp < 0 and version < _SINCE_VERSION.get(asked.timestamp, 1 << 15):

@@ -7,12 +7,14 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
+from strandline.node.kafka.handlers.authorization import may_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.re2.automaton import InvalidPattern
 from strandline.node.re2.patterns import compiled
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
 from strandline.statemachine.transactions.transaction_state import AT_REST, Transaction, TransactionState
 
@@ -45,6 +47,8 @@ async def list_transactions(context: BrokerContext, request: Request, a: Respons
     before = context.wall_ms() - duration
 
     def passes(one: Transaction) -> bool:
+        if not may_with_id(context, request, Operation.DESCRIBE, one.transactional_id):
+            return False
         if payload.state_filters and one.state.value not in payload.state_filters:
             return False
         if payload.producer_id_filters and one.producer_id not in payload.producer_id_filters:

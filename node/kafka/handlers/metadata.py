@@ -7,9 +7,15 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.handlers.cluster import (
-    CLUSTER_OPERATIONS,
+from strandline.node.kafka.handlers.authorization import (
     NOT_ASKED,
+    TOPIC_REFUSED,
+    authorized_operations,
+    cluster_operations,
+    may_with_cluster,
+    may_with_topic,
+)
+from strandline.node.kafka.handlers.cluster import (
     controller_id,
     live_nodes,
     reachable,
@@ -29,6 +35,7 @@ from strandline.node.kafka.handlers.topic_metadata import (
 from strandline.node.kafka.wire.handler import EncodedBody, Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation, ResourceType
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
 from strandline.statemachine.controller.view_state import is_hidden
@@ -50,13 +57,12 @@ class _Missing(NamedTuple):
 async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -> EncodedBody:
     """Answer with this node's metadata; create missing topics if client and configuration allow it."""
     version, payload = request.header.api_version, request.payload
-    operations = getattr(payload, "include_topic_authorized_operations", False)
-    found = await _topics(context, payload, version)
+    found = await _topics(context, request)
     kept = encoded_topics(context.controller.machine, request.session.listener)
     leader_of = context.leaders.leader_of
     breath = Breath()
     topics = [
-        await kept.encode(a, version, topic, leader_of, operations, breath)
+        await kept.encode(a, version, topic, leader_of, _operations(context, request, topic), breath)
         if isinstance(topic, Topic)
         else encoded(_missing(a, topic))
         for topic in found
@@ -71,31 +77,53 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
         cluster_id=context.controller.machine.cluster_id,
         controller_id=controller_id(context),
         topics=(),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        cluster_authorized_operations=cluster_operations(context, request) if asked else NOT_ASKED,
         error_code=ErrorCode.none,
     )
     return with_topics(response, topics)
 
 
-async def _topics(context: BrokerContext, payload: Any, version: int) -> list[Topic | _Missing]:
-    machine = context.controller.machine
+def _operations(context: BrokerContext, request: Request, topic: Topic) -> int:
+    if not getattr(request.payload, "include_topic_authorized_operations", False):
+        return NOT_ASKED
+    return authorized_operations(context, request, ResourceType.TOPIC, topic.name)
+
+
+async def _topics(context: BrokerContext, request: Request) -> list[Topic | _Missing]:
+    machine, payload, version = context.controller.machine, request.payload, request.header.api_version
+
+    def seen(name: str) -> bool:
+        return may_with_topic(context, request, Operation.DESCRIBE, name)
+
     # Version 0 has no null, and its empty list is all topics; later an empty list is none.
     if payload.topics is None or (version == 0 and not payload.topics):
-        return [topic for topic in machine.topics if not is_hidden(topic.name)]
+        return [topic for topic in machine.topics if not is_hidden(topic.name) and seen(topic.name)]
     asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in payload.topics)
     if version < _BY_ID and any(name is None or topic_id is not None for name, topic_id in asked):
         return [_Missing(ErrorCode.invalid_request, name or "", topic_id) for name, topic_id in asked]
     # If any topic is named by id, names are not looked at, as in Kafka.
     ids = [topic_id for _, topic_id in asked if topic_id is not None]
     if ids:
-        return [
-            machine.topic_by_id(topic_id.bytes) or _Missing(ErrorCode.unknown_topic_id, None, topic_id)
-            for topic_id in ids
-        ]
+        return [_with_id(context, request, topic_id) for topic_id in ids]
     names = [name or "" for name, _ in asked]
+    found: dict[str, Topic | _Missing] = {
+        name: _Missing(TOPIC_REFUSED, name, None) for name in names if not seen(name)
+    }
+    shown = [name for name in names if name not in found]
     if context.config.topics.auto_create and getattr(payload, "allow_auto_topic_creation", True):
-        return await _named_or_created(context, names)
-    return [machine.topic(name) or _unknown(name) for name in names]
+        found |= zip(shown, await _named_or_created(context, request, shown), strict=True)
+    else:
+        found |= {name: machine.topic(name) or _unknown(name) for name in shown}
+    return [found[name] for name in names]
+
+
+def _with_id(context: BrokerContext, request: Request, topic_id: uuid.UUID) -> Topic | _Missing:
+    topic = context.controller.machine.topic_by_id(topic_id.bytes)
+    if topic is None:
+        return _Missing(ErrorCode.unknown_topic_id, None, topic_id)
+    if not may_with_topic(context, request, Operation.DESCRIBE, topic.name):
+        return _Missing(TOPIC_REFUSED, None, topic_id)
+    return topic
 
 
 def _unknown(name: str) -> _Missing:
@@ -104,14 +132,19 @@ def _unknown(name: str) -> _Missing:
     return _Missing(code, name, None)
 
 
-async def _named_or_created(context: BrokerContext, names: list[str]) -> list[Topic | _Missing]:
+async def _named_or_created(
+    context: BrokerContext, request: Request, names: list[str]
+) -> list[Topic | _Missing]:
     machine = context.controller.machine
     missing = [name for name in names if machine.topic(name) is None]
     if not missing:
         return [topic for name in names if (topic := machine.topic(name))]
     deadline = context.loop.time() + AUTO_CREATE_SECONDS
+    any_name = may_with_cluster(context, request, Operation.CREATE)
 
     async def create(name: str) -> ErrorCode:
+        if not any_name and not may_with_topic(context, request, Operation.CREATE, name):
+            return TOPIC_REFUSED
         return await _created(context, name, deadline)
 
     codes = dict(zip(missing, await gather_bounded(missing, create), strict=True))

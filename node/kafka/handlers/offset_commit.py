@@ -13,13 +13,20 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import GROUP_REFUSED, may_with_group
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.offset_rows import OffsetRows, check_offsets, outcome_code
+from strandline.node.kafka.handlers.offset_rows import (
+    OffsetRows,
+    check_offsets,
+    outcome_code,
+    unchecked_offsets,
+)
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.group_commands import NO_RETENTION, CommitOffsets
 from strandline.statemachine.kafka_errors import KafkaError
 
@@ -35,8 +42,13 @@ _BEFORE: Final[Mapping[ErrorCode, ErrorCode]] = MappingProxyType(
 
 async def offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are in the log; those that can be committed share one outcome."""
-    rows = check_offsets(context, request.payload.topics)
-    code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
+    topics, code = request.payload.topics, ErrorCode.none
+    if may_with_group(context, request, Operation.READ, request.payload.group_id):
+        rows = check_offsets(context, request, topics)
+        if rows.offsets:
+            code = await _commit(context, request, rows)
+    else:
+        rows, code = unchecked_offsets(topics), GROUP_REFUSED
     return a.OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=rows.answers(code, a.OffsetCommitResponseTopic, a.OffsetCommitResponsePartition),
@@ -45,7 +57,7 @@ async def offset_commit(context: BrokerContext, request: Request, a: ResponseTyp
 
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
-    coordinator = group_coordinator(context, payload.group_id, may_be_empty=True)
+    coordinator = group_coordinator(context, request, Operation.READ, payload.group_id, may_be_empty=True)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
     command = CommitOffsets(

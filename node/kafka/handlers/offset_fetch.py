@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import TOPIC_REFUSED, may_with_topic
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -18,6 +19,7 @@ from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
@@ -73,7 +75,7 @@ async def offset_fetch(context: BrokerContext, request: Request, a: ResponseType
     stable = getattr(payload, "require_stable", False)
 
     async def fetch(one: _Asked) -> _Fetched:
-        return await _fetch(context, one, stable)
+        return await _fetch(context, request, one, stable)
 
     fetched = await gather_bounded(asked, fetch)
     if version >= _FIRST_WITH_GROUPS:
@@ -124,8 +126,8 @@ def _partitions(make: Callable[..., Any], topic: _Topic) -> tuple[Any, ...]:
     )
 
 
-async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetched:
-    coordinator = group_coordinator(context, asked.group_id, may_be_empty=True)
+async def _fetch(context: BrokerContext, request: Request, asked: _Asked, stable: bool) -> _Fetched:
+    coordinator = group_coordinator(context, request, Operation.DESCRIBE, asked.group_id, may_be_empty=True)
     if isinstance(coordinator, KafkaError):
         return _Fetched(code_of(coordinator), [])
     if not await coordinator.confirm():
@@ -151,13 +153,15 @@ async def _fetch(context: BrokerContext, asked: _Asked, stable: bool) -> _Fetche
                     _rows(offsets, topic, offsets.committed[topic.topic_id], stable),
                 )
                 for topic in present
-                if topic is not None
+                if topic is not None and may_with_topic(context, request, Operation.DESCRIBE, topic.name)
             ],
         )
     found = []
     for one in asked.topics:
         topic = machine.topic(one.name)
-        if topic is not None:
+        if not may_with_topic(context, request, Operation.DESCRIBE, one.name):
+            rows = [_Partition(number, TOPIC_REFUSED) for number in one.partition_indexes]
+        elif topic is not None:
             rows = _rows(offsets, topic, one.partition_indexes, stable)
         else:  # There is no offset under a name that was never heard of.
             rows = [_Partition(number, ErrorCode.none) for number in one.partition_indexes]

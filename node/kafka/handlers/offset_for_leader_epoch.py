@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import may_with_cluster
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
-from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
+from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, plain_topic, topic_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
+from strandline.statemachine.controller.controller_state import Topic
 
 
 class _Answer(NamedTuple):
@@ -30,8 +33,16 @@ async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: R
     """The answer, with an epoch and its end or an error for each partition."""
     ask = request.payload
 
+    # Brokers of Kafka's ask this too, and may ask about every topic.
+    any_name = may_with_cluster(context, request, Operation.CLUSTER_ACTION)
+
     async def look(one: tuple[str, Any]) -> _Answer:
-        return await _answer(context, *one)
+        name, asked = one
+        if any_name:
+            topic = plain_topic(context, name)
+        else:
+            topic = topic_of(context, request, Operation.DESCRIBE, name, None)
+        return await _answer(context, topic, asked)
 
     answers = iter(
         await gather_bounded(
@@ -59,8 +70,7 @@ def _partition(a: ResponseTypes, number: int, answer: _Answer) -> Any:
     )
 
 
-async def _answer(context: BrokerContext, name: str, asked: Any) -> _Answer:
-    topic = topic_of(context, name, None)
+async def _answer(context: BrokerContext, topic: Topic | ErrorCode, asked: Any) -> _Answer:
     if isinstance(topic, ErrorCode):
         return _Answer(topic)
     partition = led_partition(context, topic, asked.partition)

@@ -14,7 +14,9 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.leading import NO_LEADER_EPOCH, topic_of
+from strandline.node.kafka.wire.handler import Request
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.groups.group_commands import PartitionOffset, TopicOffsets
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -51,11 +53,16 @@ class OffsetRows(NamedTuple):
         )
 
 
-def check_offsets(context: BrokerContext, topics: Sequence[Any]) -> OffsetRows:
+def unchecked_offsets(topics: Sequence[Any]) -> OffsetRows:
+    """The offsets of a request that is refused as a whole."""
+    return OffsetRows(topics, [], [[ErrorCode.none for _ in topic.partitions] for topic in topics])
+
+
+def check_offsets(context: BrokerContext, request: Request, topics: Sequence[Any]) -> OffsetRows:
     """Check every offset of a request's topics by itself."""
     rows = OffsetRows(topics, [], [])
     for asked in topics:
-        topic = topic_of(context, asked.name, None)
+        topic = topic_of(context, request, Operation.READ, asked.name, None)
         codes = [_refusal(topic, one) for one in asked.partitions]
         rows.codes.append(codes)
         taken = [

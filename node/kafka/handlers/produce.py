@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import ID_REFUSED, may_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, data_wait
 from strandline.node.kafka.handlers.error_codes import code_of
@@ -30,6 +31,7 @@ from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.refusal import Reason, Refusal
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.partition_commands import Appended
 from strandline.statemachine.partition.producer_state import NO_TRANSACTION
@@ -55,8 +57,19 @@ async def produce(context: BrokerContext, request: Request, a: ResponseTypes) ->
     """The answer, or None with acks=0; raises CloseConnection for an error that has no answer then."""
     ask = request.payload
     questions = None if ask.transactional_id is None else Questions(context, request, ask.transactional_id)
+    refused = questions is not None and not may_with_id(
+        context, request, Operation.WRITE, ask.transactional_id
+    )
     topics = [
-        topic_of(context, getattr(asked, "name", None), getattr(asked, "topic_id", None))
+        ID_REFUSED
+        if refused
+        else topic_of(
+            context,
+            request,
+            Operation.WRITE,
+            getattr(asked, "name", None),
+            getattr(asked, "topic_id", None),
+        )
         for asked in ask.topic_data
     ]
     outcomes = [

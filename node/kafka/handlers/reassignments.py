@@ -12,6 +12,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NO_CLUSTER, may_with_cluster
 from strandline.node.kafka.handlers.cluster_changes import submit, topic_named
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
@@ -19,6 +20,7 @@ from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import MoveReplicas
 from strandline.statemachine.controller.controller_state import Topic
 
@@ -37,7 +39,11 @@ async def alter_partition_reassignments(context: BrokerContext, request: Request
         (topic.name, partition.partition_index) for topic in payload.topics for partition in topic.partitions
     )
 
+    refused = None if may_with_cluster(context, request, Operation.ALTER) else NO_CLUSTER
+
     async def moved(asked: tuple[str, int, tuple[int, ...] | None]) -> Failure:
+        if refused:
+            return refused
         name, number, target = asked
         if named[name, number] > 1:
             return _TWICE
@@ -60,8 +66,8 @@ async def alter_partition_reassignments(context: BrokerContext, request: Request
     results = iter(await gather_bounded(wanted, moved))
     return a.AlterPartitionReassignmentsResponse(
         throttle_time=NO_THROTTLE,
-        error_code=ErrorCode.none,
-        error_message=None,
+        error_code=refused.code if refused else ErrorCode.none,
+        error_message=refused.message if refused else None,
         responses=tuple(
             a.ReassignableTopicResponse(
                 name=topic.name,
@@ -94,6 +100,13 @@ def _changes_count(context: BrokerContext, topic: Topic, number: int, target: tu
 
 async def list_partition_reassignments(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The moves that have not ended: of all topics, or of the partitions that are asked for."""
+    if not may_with_cluster(context, request, Operation.DESCRIBE):
+        return a.ListPartitionReassignmentsResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=NO_CLUSTER.code,
+            error_message=NO_CLUSTER.message,
+            topics=(),
+        )
     machine = context.controller.machine
     deadline = deadline_after(context, request.payload.timeout)
     await context.controller.catch_up(max(deadline - context.loop.time(), 0.0))

@@ -11,6 +11,7 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.kafka_errors import KafkaError
 
 _SAYS_PROTOCOL: Final = 5
@@ -34,7 +35,7 @@ async def _synced(context: BrokerContext, request: Request) -> SyncResponse:
     protocol_type, protocol = (getattr(payload, name, None) for name in ("protocol_type", "protocol_name"))
     if request.header.api_version >= _SAYS_PROTOCOL and None in (protocol_type, protocol):
         return SyncResponse(KafkaError.INCONSISTENT_GROUP_PROTOCOL)
-    coordinator = group_coordinator(context, payload.group_id)
+    coordinator = group_coordinator(context, request, Operation.READ, payload.group_id)
     if coordinator is KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
         # As Kafka: older clients do not know that error here, and all begin again with this one.
         return SyncResponse(KafkaError.REBALANCE_IN_PROGRESS)

@@ -20,7 +20,6 @@ from weakref import WeakKeyDictionary, ref
 from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.leaders import Leader
-from strandline.node.kafka.handlers.cluster import NOT_ASKED, TOPIC_OPERATIONS
 from strandline.node.kafka.wire.handler import EncodedBody
 from strandline.node.kafka.wire.response_encoder import encode_plain, write_varint
 from strandline.node.kafka.wire.response_types import ResponseTypes
@@ -76,7 +75,7 @@ class EncodedTopics:
         self._machine = ref(machine)
         self._version = -1
         self._live: frozenset[int] = frozenset()
-        self._kept: dict[tuple[bytes, int, bool], _Kept] = {}
+        self._kept: dict[tuple[bytes, int, int], _Kept] = {}
 
     async def encode(
         self,
@@ -84,10 +83,10 @@ class EncodedTopics:
         version: int,
         topic: Topic,
         leader_of: LeaderOf,
-        operations: bool,
+        operations: int,
         breath: Breath,
     ) -> bytes:
-        """The topic in the response's `version`; `operations`: include authorized operations.
+        """The topic in the response's `version`; `operations`: those that the client may do, or NOT_ASKED.
 
         Partitions whose leader changed since the last time are encoded again, in slices. Each has its state
         at the moment it is encoded, so two partitions of one answer may come from different moments.
@@ -144,7 +143,7 @@ def encoded_topics(machine: Controller, listener: str) -> EncodedTopics:
     return kept
 
 
-def topic_answer(a: ResponseTypes, topic: Topic, operations: bool) -> Any:
+def topic_answer(a: ResponseTypes, topic: Topic, operations: int) -> Any:
     """A topic that exists, as an entity without its partitions."""
     return a.MetadataResponseTopic(
         error_code=ErrorCode.none,
@@ -152,7 +151,7 @@ def topic_answer(a: ResponseTypes, topic: Topic, operations: bool) -> Any:
         topic_id=uuid.UUID(bytes=topic.topic_id),
         is_internal=topic.name in INTERNAL,
         partitions=(),
-        topic_authorized_operations=TOPIC_OPERATIONS if operations else NOT_ASKED,
+        topic_authorized_operations=operations,
     )
 
 

@@ -12,14 +12,26 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
+from strandline.node.kafka.handlers.authorization import (
+    GROUP_REFUSED,
+    ID_REFUSED,
+    may_with_group,
+    may_with_id,
+)
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.kafka.handlers.group_coordinators import group_coordinator
-from strandline.node.kafka.handlers.offset_rows import OffsetRows, check_offsets, outcome_code
+from strandline.node.kafka.handlers.offset_rows import (
+    OffsetRows,
+    check_offsets,
+    outcome_code,
+    unchecked_offsets,
+)
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.partition.batch import Verified
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitTransactionOffsets
 from strandline.statemachine.kafka_errors import KafkaError
 
@@ -40,8 +52,13 @@ for the group's coordinator again."""
 async def txn_offset_commit(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer once the offsets are pending in their transaction; they share one outcome."""
     version = request.header.api_version
-    rows = check_offsets(context, request.payload.topics)
-    code = await _commit(context, request, rows) if rows.offsets else ErrorCode.none
+    topics, code = request.payload.topics, _refused(context, request)
+    if code is ErrorCode.none:
+        rows = check_offsets(context, request, topics)
+        if rows.offsets:
+            code = await _commit(context, request, rows)
+    else:
+        rows = unchecked_offsets(topics)
     if code is ErrorCode.concurrent_transactions and version < _FIRST_THAT_ADDS:
         code = ErrorCode.coordinator_load_in_progress
     if code is ErrorCode.coordinator_load_in_progress and version < _FIRST_WITH_LOADING:
@@ -52,9 +69,18 @@ async def txn_offset_commit(context: BrokerContext, request: Request, a: Respons
     )
 
 
+def _refused(context: BrokerContext, request: Request) -> ErrorCode:
+    payload = request.payload
+    if not may_with_id(context, request, Operation.WRITE, payload.transactional_id):
+        return ID_REFUSED
+    if not may_with_group(context, request, Operation.READ, payload.group_id):
+        return GROUP_REFUSED
+    return ErrorCode.none
+
+
 async def _commit(context: BrokerContext, request: Request, rows: OffsetRows) -> ErrorCode:
     payload = request.payload
-    coordinator = group_coordinator(context, payload.group_id)
+    coordinator = group_coordinator(context, request, Operation.READ, payload.group_id)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
     number = await _number(context, coordinator, request)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import NO_CLUSTER, may_with_cluster
 from strandline.node.kafka.handlers.cluster_changes import submit
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, UNTIMED_SECONDS
@@ -18,6 +19,7 @@ from strandline.node.kafka.handlers.scram import credential_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import AlterScramCredentials
 from strandline.statemachine.controller.scram_credentials import ScramMechanism
 
@@ -35,8 +37,11 @@ async def alter_user_scram_credentials(context: BrokerContext, request: Request,
     """Change users' credentials, each user's all or none; answers when that is committed."""
     payload, deadline = request.payload, context.loop.time() + UNTIMED_SECONDS
     users = dict.fromkeys(one.name for one in (*payload.deletions, *payload.upsertions))
+    allowed = may_with_cluster(context, request, Operation.ALTER)
 
     async def change(user: str) -> _Answer:
+        if not allowed:
+            return _Answer(user, NO_CLUSTER)
         if len(users) > MAX_USERS:
             reason = f"{len(users)} users are more than {MAX_USERS}: alter them in several requests."
             return _Answer(user, Failure(ErrorCode.invalid_request, reason))
@@ -67,6 +72,10 @@ def _command(payload: Any, user: str) -> AlterScramCredentials:
 
 async def describe_user_scram_credentials(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The mechanisms that users have credentials for, and the iterations."""
+    if not may_with_cluster(context, request, Operation.DESCRIBE):
+        return a.DescribeUserScramCredentialsResponse(
+            throttle_time=NO_THROTTLE, results=(), **_fields(NO_CLUSTER)
+        )
     known: dict[str, list[Any]] = {}
     for (user, mechanism), credential in context.controller.machine.credentials.items():
         info = a.CredentialInfo(mechanism=mechanism, iterations=credential.iterations)
@@ -100,6 +109,9 @@ def _fields(failure: Failure | None) -> dict[str, Any]:
 
 async def describe_client_quotas(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """There are no quotas, and no request sets any: Kafka's tool asks before it describes a user."""
+    allowed = may_with_cluster(context, request, Operation.DESCRIBE_CONFIGS)
     return a.DescribeClientQuotasResponse(
-        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, error_message=None, entries=()
+        throttle_time=NO_THROTTLE,
+        entries=() if allowed else None,
+        **_fields(None if allowed else NO_CLUSTER),
     )

@@ -12,13 +12,15 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.authorization import CLUSTER_REFUSED, may_with_cluster
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.error_codes import code_of
-from strandline.node.kafka.handlers.leading import led_partition, topic_of
+from strandline.node.kafka.handlers.leading import led_partition, plain_topic
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.node.runtime.gather import gather_bounded
+from strandline.statemachine.controller.acl import Operation
 
 
 async def write_txn_markers(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
@@ -31,8 +33,13 @@ async def write_txn_markers(context: BrokerContext, request: Request, a: Respons
         for number in topic.partition_indexes
     ]
 
+    allowed = any(
+        may_with_cluster(context, request, operation)
+        for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
+    )
+
     async def write(place: tuple[Any, str, int]) -> ErrorCode:
-        return await _write(context, *place)
+        return await _write(context, *place) if allowed else CLUSTER_REFUSED
 
     codes = iter(await gather_bounded(places, write))
     return a.WriteTxnMarkersResponse(
@@ -61,7 +68,7 @@ async def _write(context: BrokerContext, marker: Any, name: str, number: int) ->
     The marker gets the number of the open transaction; if none is open, there is nothing to do. An older
     epoch, of the producer or of its coordinator, ends nothing.
     """
-    topic = topic_of(context, name, None)
+    topic = plain_topic(context, name)
     partition = topic if isinstance(topic, ErrorCode) else led_partition(context, topic, number)
     if isinstance(partition, ErrorCode):
         return partition

@@ -15,6 +15,7 @@ from kio.serial import entity_reader
 
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
+from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
 from strandline.node.kafka.wire.apis import APIS, ApiKey
@@ -91,6 +92,7 @@ class FakeNode:
         self.coordinators = Coordinators(self.coordinator_context)
         self.partitions = FakePartitions(self.controller)
         self.work_executor = None
+        self.authorizer: Authorizer | None = None
         self.now_ms = NOW
         self.session = UNNAMED
         """Of the client whose requests `ask` sends."""

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.authorization import NOT_ASKED
 from strandline.node.kafka.handlers.topic_metadata import (
     Breath,
     encoded,
@@ -509,7 +510,7 @@ def test_an_answer_is_not_made_again_while_nothing_changes() -> None:
         leader_of = node.leaders.leader_of
 
         async def encode() -> bytes:
-            return await kept.encode(a, 13, topic_of(node), leader_of, False, Breath())
+            return await kept.encode(a, 13, topic_of(node), leader_of, NOT_ASKED, Breath())
 
         first = await encode()
         assert await encode() is first

@@ -55,6 +55,7 @@ class Nodes:
         partition = self.cluster.partitions[node]
         context = SimpleNamespace(
             node_id=node,
+            authorizer=None,
             loop=self.cluster.world.nodes[node].loop,
             controller=SimpleNamespace(machine=self.machine),
             leaders=self,

@@ -69,7 +69,7 @@ def _begins_at_once(self: ReplicaManager) -> None:
 _start = ReplicaManager.start
 
 
-def _by_name(context: Any, name: str | None, topic_id: Any) -> Any:
+def _by_name(context: Any, request: Any, operation: Any, name: str | None, topic_id: Any) -> Any:
     """The topic that has the name which the id's topic had."""
     names = _NAMES.setdefault(id(context), {})
     machine = context.controller.machine
@@ -77,7 +77,7 @@ def _by_name(context: Any, name: str | None, topic_id: Any) -> Any:
         names[topic.topic_id] = topic.name
     if name is None and topic_id is not None and topic_id.bytes in names:
         name = names[topic_id.bytes]
-    return _topic_of(context, name, topic_id)
+    return _topic_of(context, request, operation, name, topic_id)
 
 
 _topic_of = leading.topic_of
