@@ -13,10 +13,13 @@ _NODE: Final = (
 _EXTRAS: Final = {
     "node": ("a node and the command need", _NODE),
     "spark": ("reading with Spark needs", ("pyspark", "pyarrow", "numpy", "pandas")),
+    "sink": ("writing with Spark needs", ("kio",)),
     "views": ("views need", ("polars", "sqlglot", "xxhash", "pyarrow", "numpy")),
     "report": ("a report with plots needs", ("matplotlib",)),
 }
 """By the name of the extra in pyproject.toml: what needs it, and the libraries that are imported."""
+_BROUGHT_BY: Final = {"sink": "spark"}
+"""By a part of an extra, the whole: reading needs less of it than writing."""
 
 
 class ExtraMissing(ImportError):
@@ -33,7 +36,8 @@ def require(extra: str) -> None:
     purpose, libraries = _EXTRAS[extra]
     missing = [name for name in libraries if find_spec(name) is None]
     if missing:
-        raise ExtraMissing(f"{purpose} {', '.join(missing)}", f"pip install 'strandline[{extra}]'")
+        cure = f"pip install 'strandline[{_BROUGHT_BY.get(extra, extra)}]'"
+        raise ExtraMissing(f"{purpose} {', '.join(missing)}", cure)
 
 
 def end_without(extra: str) -> None:

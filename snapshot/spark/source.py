@@ -3,7 +3,7 @@
     spark.read.format("strandline").option("url", "/data/objects").option("topic", "orders").load()
 
 No broker is asked, so a scan takes nothing from producers and consumers. Columns are those of Spark's Kafka
-source, so that a query moves over unchanged. See docs/spark.md.
+source, so that a query moves over unchanged. Writing goes to the brokers (`sink/`). See docs/spark.md.
 
 Filters are not pushed down: Spark up to 4.3 keeps a pushed filter when a data frame is used again, and then
 gives wrong answers without a word. Options prune partitions, offsets and times; a schema prunes columns.
@@ -14,12 +14,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,6 +37,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from strandline.snapshot.extras import require
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
@@ -49,9 +57,6 @@ SCHEMA = (
     .add("leader_epoch", IntegerType())
 )
 """All columns; their Arrow types are in COLUMNS."""
-
-
-_NO_SINK: Final = "format 'strandline' reads only: write to the brokers, as with Spark's format 'kafka'"
 
 
 def register(spark: SparkSession) -> None:
@@ -92,11 +97,21 @@ class StrandlineSource(DataSource):
         options.require_batch()
         return StrandlineReader(_opened(options), options, arrow_schema(schema), self.parallelism)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise SourceError(_NO_SINK)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from strandline.snapshot.spark.sink.errors import SinkError
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        raise SourceError(_NO_SINK)
+        if overwrite:
+            raise SinkError("a topic cannot be overwritten, only added to: mode('append')")
+        require("sink")
+        from strandline.snapshot.spark.sink.writer import StrandlineWriter
+
+        return StrandlineWriter(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        require("sink")
+        from strandline.snapshot.spark.sink.writer import StrandlineStreamWriter
+
+        return StrandlineStreamWriter(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

@@ -29,6 +29,13 @@ NOT_FOUND = """
 from strandline.snapshot import extras
 extras.find_spec = lambda name: None if name in sys.argv[1].split() else True
 """
+WRITES = """
+from strandline.snapshot.spark.source import StrandlineSource
+try:
+    StrandlineSource({}).writer(None, False)
+except ImportError as error:
+    sys.exit(f"refused: {error}")
+"""
 FOUND_BY_SPARK = """
 from pyspark.sql.datasource import DataSource
 from pyspark_strandline import DefaultSource
@@ -57,6 +64,10 @@ def test_a_reader_needs_none_of_a_nodes_libraries() -> None:
 
 def test_a_node_and_the_command_need_nothing_of_spark() -> None:
     without(SPARK, "import strandline.node.process, strandline.cluster.command_line")
+
+
+def test_writing_without_its_library_is_refused_with_the_cure() -> None:
+    without("kio", NOT_FOUND + WRITES, f"refused: writing with Spark needs kio: {CURE}")
 
 
 def test_what_spark_finds_is_a_source_also_where_the_extra_is_not_whole() -> None:

@@ -44,7 +44,7 @@ with strandline.local_cluster() as cluster:
     consumer.close()
 """
 
-BROKER = ("pysyncobj", "kio", "uvloop", "starlette", "uvicorn", "h11", "typer", "rich", "confluent-kafka")
+BROKER = ("pysyncobj", "uvloop", "starlette", "uvicorn", "h11", "typer", "rich", "confluent-kafka")
 """The distributions that only a node and the command import."""
 PRESENT = """
 import importlib.metadata, sys

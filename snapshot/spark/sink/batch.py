@@ -1,0 +1,117 @@
+"""One batch of a query: what its tasks do, and what its driver does. Exactly once, whatever is killed when.
+
+1. A task takes a transactional id of its own, writes its records, and leaves the transaction open.
+2. The driver decides: see progress.py. Before that nothing of the batch is ever read, from then on all.
+3. The driver commits the tasks' transactions by what was recorded of them, not by a new epoch, which would
+   abort them. Where a batch is run again after a crash, that comes first, and nothing is written.
+
+A transaction that the cluster aborted after the decision, since it took longer than it may, is written again
+by the task that has the same records. Nothing else is ever written twice. See docs/spark.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.snapshot.spark.sink.brokers import Brokers
+from strandline.snapshot.spark.sink.errors import Fenced, SinkError
+from strandline.snapshot.spark.sink.options import SinkOptions
+from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress
+from strandline.snapshot.spark.sink.transactions import ABORTED, describe, end
+
+BY_HAND: Final = (
+    "write by hand what is missing in the topic, then start with the option lostTransactions=accept"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A batch of a query, and the run of the query that writes it."""
+
+    query: str
+    run: str
+    batch: int | None
+    """None for a write that is not one of a series: nothing is known of it once its driver is gone."""
+    consecutive: bool = False
+    """Whether every batch comes, one after the other; a program that numbers writes may leave some out."""
+
+    def __str__(self) -> str:
+        return (
+            f"the write {self.query}" if self.batch is None else f"batch {self.batch} of query {self.query}"
+        )
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """The outcome that a task tells its driver."""
+
+    identity: Identity
+    task: int
+    prepared: Prepared | None = None
+    """Its open transaction; None if it had nothing to write."""
+    again: bool = False
+    """Whether that takes the place of one that is lost, of a batch that was decided before."""
+
+
+def claimed(options: SinkOptions, ledger: Ledger, identity: Identity, turn: int) -> Progress:
+    """The query's progress with the claim of this run. Raises SinkError, Unanswered."""
+    assert identity.batch is not None, "others are not claimed"
+    progress = ledger.claim(identity.run, identity.batch, turn, lambda found: check(options, found, identity))
+    check(options, progress, identity)
+    return progress
+
+
+def check(options: SinkOptions, progress: Progress | None, identity: Identity) -> None:
+    """Raise SinkError unless the batch is the next one, or the newest."""
+    assert identity.batch is not None, "others have no progress"
+    if progress is None:
+        if identity.batch and identity.consecutive and not options.write_unknown:
+            raise SinkError(
+                f"{identity}: the cluster knows nothing of the batches before it; this is another cluster "
+                "or topic, or the query rested for longer than offsets are kept. If this batch is not "
+                "written yet, start with the option missingProgress=write"
+            )
+        return
+    newest = progress.next_batch - 1
+    if identity.batch < newest:
+        raise SinkError(
+            f"{identity} was written long ago, the newest is {newest}: two queries share a name, or the "
+            "checkpoint location is an old copy. Use the newest one, or begin with an empty one"
+        )
+    ahead = identity.batch > progress.next_batch and identity.consecutive
+    if ahead and not options.write_unknown:
+        raise SinkError(
+            f"{identity}: the newest that the cluster knows is {newest}; it was restored, or batches went "
+            "elsewhere. If this batch is not written yet, start with the option missingProgress=write"
+        )
+
+
+def committed(options: SinkOptions, brokers: Brokers, query: str, one: Prepared) -> bool:
+    """Commit a decided transaction, unless it is; False if it is certain that it was aborted.
+
+    Raises SinkError where it is not certain either way, Unanswered.
+    """
+    producer = one.producer(query)
+    try:
+        end(brokers, producer, commit=True)
+        return True
+    except Fenced as error:
+        if options.accept_loss:
+            _log.warning("%s is not there any more (%s): %d records", producer, error, one.records)
+            return True
+        state = describe(brokers, [producer.transactional_id])[producer.transactional_id]
+        # A timeout and an operator's abort raise the epoch by one. Had it been committed and the id taken
+        # since, the state would be another, or the epoch higher.
+        same = state.producer_id == one.producer_id and state.epoch in (one.epoch, one.epoch + 1)
+        if same and state.state in ABORTED:
+            return False
+        raise SinkError(
+            f"{producer.transactional_id}: its {one.records} records were decided to be written, and it "
+            f"cannot be told whether they are ({error}; now {state.state or 'unknown'}, epoch {state.epoch} "
+            f"after {one.epoch}): look whether they are in the topic, write them by hand if not, and start "
+            "with the option lostTransactions=accept"
+        ) from error

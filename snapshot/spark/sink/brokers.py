@@ -1,0 +1,264 @@
+"""The brokers of a cluster as one client sees them: leaders, coordinators, and requests said again.
+
+Everything waits for a Deadline at most. What is said again here may be: a producer id's epoch rises once
+more, partitions and offsets are added that are there already, the end of a transaction is answered as before.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from strandline.snapshot.spark.sink.connection import (
+    FIND_COORDINATOR,
+    METADATA,
+    Api,
+    Connection,
+    ConnectionLost,
+)
+from strandline.snapshot.spark.sink.errors import SinkError, Unanswered
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+_FIRST_PAUSE_SECONDS: Final = 0.02
+_LONGEST_PAUSE_SECONDS: Final = 1.0
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.replica_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.throttling_quota_exceeded,
+    }
+)
+_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+
+
+class Deadline:
+    """So many seconds from now, and the pauses between tries until then."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def renew(self) -> None:
+        """Something went on: the time and the pauses begin again."""
+        self._end = time.monotonic() + self.seconds
+        self._pause = _FIRST_PAUSE_SECONDS
+
+    def pause(self, what: str, reason: object) -> None:
+        """Wait before the next try; raises Unanswered when there is no time left for one."""
+        if time.monotonic() + self._pause > self._end:
+            raise Unanswered(
+                f"{what}: no success for {self.seconds:.0f} s, at last: {reason}; see to the cluster, "
+                "and start the query again: what was decided stays, the rest is written again"
+            )
+        time.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Brokers:
+    """Connections are made when they are needed, and kept until `close`. Not for several threads."""
+
+    def __init__(self, bootstrap: Sequence[Address], seconds: float) -> None:
+        self.seconds = seconds
+        """Longest that one question waits for its final answer."""
+        self._bootstrap = bootstrap
+        self._connections: dict[Address, Connection] = {}
+        self._coordinators: dict[tuple[int, str], Address] = {}
+        self._nodes: dict[int, Address] = {}
+        self._leaders: dict[str, dict[int, int]] = {}
+
+    def __enter__(self) -> Brokers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.seconds)
+
+    def connection(self, address: Address) -> Connection:
+        """Raises ConnectionLost."""
+        found = self._connections.get(address)
+        if found is None:
+            found = self._connections[address] = Connection(*address)
+        return found
+
+    def drop(self, address: Address) -> None:
+        """End the connection to an address, if there is one."""
+        connection = self._connections.pop(address, None)
+        if connection is not None:
+            connection.close()
+
+    # Topics.
+
+    def partitions(self, topic: str) -> int:
+        """Number of a topic's partitions; raises SinkError for a topic that is not there."""
+        if topic not in self._leaders:
+            self._learn_topic(topic)
+        return len(self._leaders[topic])
+
+    def _learn_topic(self, topic: str) -> None:
+        deadline = self.deadline()
+        while not self._learn([topic]):
+            deadline.pause(f"topic {topic!r}", "no broker told of its partitions")
+
+    def leader(self, topic: str, partition: int) -> Address | None:
+        """The leader as it was last learnt; None while there is none."""
+        return self._nodes.get(self._leaders.get(topic, {}).get(partition, -1))
+
+    def refresh(self, topics: Iterable[str]) -> None:
+        """Learn leaders once more, as far as a broker answers."""
+        self._learn([*topics])
+
+    def _learn(self, topics: list[str]) -> bool:
+        types = METADATA.request
+        request = types.MetadataRequest(
+            topics=tuple(types.MetadataRequestTopic(name=name) for name in topics),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        answer = self._any(METADATA, request)
+        if answer is None:
+            return False
+        self._know(answer)
+        for topic in answer.topics:
+            if topic.error_code is ErrorCode.none:
+                self._leaders[topic.name] = {one.partition_index: one.leader_id for one in topic.partitions}
+            elif topic.error_code is ErrorCode.unknown_topic_or_partition and topic.name not in self._leaders:
+                raise SinkError(f"there is no topic {topic.name!r}: create it, or mend the name")
+            elif topic.error_code not in RETRIABLE:
+                raise SinkError(f"topic {topic.name!r}: {topic.error_code.name}")
+        return all(self._leaders.get(topic) for topic in topics)
+
+    def _know(self, metadata: Any) -> None:
+        self._nodes = {one.node_id: Address(one.host, one.port) for one in metadata.brokers}
+
+    def all_nodes(self) -> list[Address]:
+        """Every broker that the cluster has at present; empty if none answers."""
+        types = METADATA.request
+        answer = self._any(
+            METADATA,
+            types.MetadataRequest(
+                topics=(),
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            ),
+        )
+        if answer is not None:
+            self._know(answer)
+        return list(self._nodes.values())
+
+    def _any(self, api: Api, request: Any) -> Any:
+        """The answer of any broker, None if none answers."""
+        known = [*self._nodes.values(), *self._bootstrap]
+        for address in dict.fromkeys(random.sample(known, len(known))):
+            with suppress(ConnectionLost):
+                return self.ask(address, api, request)
+        return None
+
+    # Questions.
+
+    def ask(self, address: Address, api: Api, request: Any) -> Any:
+        """The answer of one broker. Raises ConnectionLost, and has dropped the connection then."""
+        try:
+            return self.connection(address).ask(api, request)
+        except ConnectionLost:
+            self.drop(address)
+            raise
+
+    def ask_coordinator(
+        self, kind: int, name: str, api: Api, request: Any, code_of: Callable[[Any], ErrorCode]
+    ) -> Any:
+        """The final answer of the coordinator of a group or a transactional id. Raises Unanswered."""
+        deadline = self.deadline()
+        what = f"{'group' if kind == GROUP else 'transactional id'} {name!r}"
+        while True:
+            reason: object
+            try:
+                answer = self.ask(self._coordinator(kind, name), api, request)
+            except ConnectionLost as error:
+                self._coordinators.pop((kind, name), None)
+                reason = error
+            else:
+                code = code_of(answer)
+                if code not in RETRIABLE:
+                    return answer
+                if code in _MOVED:
+                    self._coordinators.pop((kind, name), None)
+                reason = code.name
+            deadline.pause(what, reason)
+
+    def _coordinator(self, kind: int, name: str) -> Address:
+        """Raises ConnectionLost where none is known yet."""
+        known = self._coordinators.get((kind, name))
+        if known is not None:
+            return known
+        request = FIND_COORDINATOR.request.FindCoordinatorRequest(key=name, key_type=kind)
+        answer = self._any(FIND_COORDINATOR, request)
+        if answer is None:
+            raise ConnectionLost(f"no broker of {', '.join(map(str, self._bootstrap))} answers")
+        if answer.error_code is not ErrorCode.none:
+            if answer.error_code not in RETRIABLE:
+                raise SinkError(f"no coordinator of {name!r}: {answer.error_code.name}")
+            raise ConnectionLost(f"no coordinator: {answer.error_code.name}")
+        found = self._coordinators[kind, name] = Address(answer.host, answer.port)
+        return found
+
+    def by_coordinator(self, kind: int, names: Iterable[str]) -> Iterator[tuple[Address, list[str]]]:
+        """Names by the broker that coordinates them. Raises ConnectionLost."""
+        found: dict[Address, list[str]] = {}
+        for name in names:
+            found.setdefault(self._coordinator(kind, name), []).append(name)
+        yield from found.items()
+
+    def forget(self, kind: int, names: Iterable[str]) -> None:
+        """Look for the coordinators of these at the next question."""
+        for name in names:
+            self._coordinators.pop((kind, name), None)
+
+
+def first_code(codes: Iterable[ErrorCode]) -> ErrorCode:
+    """The first that is an error and final, else the first that is an error, else NONE."""
+    wrong = [code for code in codes if code is not ErrorCode.none]
+    return next((code for code in wrong if code not in RETRIABLE), wrong[0] if wrong else ErrorCode.none)
+
+
+def by_topic(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
+    """Partitions by their topics."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in places:
+        found.setdefault(topic, []).append(partition)
+    return found

@@ -1,0 +1,145 @@
+"""One connection to a broker: requests and answers of Kafka's protocol as kio has them, with bounds.
+
+It blocks, and one request is under way at most. A timeout or a broken answer ends the connection: what comes
+later on it would be the answer to an earlier request.
+"""
+
+from __future__ import annotations
+
+import io
+import select
+import socket
+import struct
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+from kio.index import load_payload_module, load_response_schema
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+CONNECT_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 30.0
+"""Kafka's request.timeout.ms."""
+MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""The largest answer is the list of open transactions, about 100 bytes each."""
+_CLIENT_ID: Final = "strandline-spark"
+_SIZE: Final = struct.Struct(">i")
+_READ_BYTES: Final = 1 << 20
+
+
+class Api(NamedTuple):
+    """A kind of request, and the version that is spoken."""
+
+    key: int
+    version: int
+
+    @property
+    def request(self) -> Any:
+        """The module with the classes of the request."""
+        return _module(self.key, self.version)
+
+
+@cache
+def _module(key: int, version: int) -> Any:
+    return load_payload_module(key, version, EntityType.request)
+
+
+PRODUCE: Final = Api(0, 9)
+METADATA: Final = Api(3, 9)
+OFFSET_FETCH: Final = Api(9, 7)
+FIND_COORDINATOR: Final = Api(10, 3)
+INIT_PRODUCER_ID: Final = Api(22, 4)
+ADD_PARTITIONS_TO_TXN: Final = Api(24, 3)
+ADD_OFFSETS_TO_TXN: Final = Api(25, 3)
+END_TXN: Final = Api(26, 3)
+"""From 5 on the epoch rises with each end (KIP-890): an end could not be said again by what was recorded."""
+TXN_OFFSET_COMMIT: Final = Api(28, 3)
+DESCRIBE_TRANSACTIONS: Final = Api(65, 0)
+LIST_TRANSACTIONS: Final = Api(66, 0)
+
+
+class ConnectionLost(Exception):
+    """The broker cannot be reached, is silent, or says what is no answer; the text says which."""
+
+
+class Connection:
+    """To one address; raises ConnectionLost."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address = f"{host}:{port}"
+        self._asked = 0
+        self._expected: Any = None
+        try:
+            self._socket = socket.create_connection((host, port), CONNECT_SECONDS)
+            self._socket.settimeout(ANSWER_SECONDS)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ask(self, api: Api, request: Any) -> Any:
+        """The answer to a request. Raises ConnectionLost."""
+        self.send(api, request)
+        return self.receive()
+
+    def send(self, api: Api, request: Any) -> None:
+        """Send a request; `receive` has to follow. Raises ConnectionLost."""
+        self._asked += 1
+        header = request.__header_schema__
+        buffer = io.BytesIO()
+        entity_writer(header)(
+            buffer,
+            header(
+                request_api_key=api.key,
+                request_api_version=api.version,
+                correlation_id=self._asked,
+                client_id=_CLIENT_ID,
+            ),
+        )
+        entity_writer(type(request))(buffer, request)
+        self._expected = load_response_schema(api.key, api.version)
+        body = buffer.getbuffer()
+        try:
+            self._socket.sendall(_SIZE.pack(len(body)) + body)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def answered(self) -> bool:
+        """Whether `receive` would not wait for the first byte."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def receive(self) -> Any:
+        """The answer to the request that was sent. Raises ConnectionLost."""
+        (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        if not _SIZE.size <= size <= MOST_ANSWER_BYTES:
+            raise self._lost(f"an answer of {size} bytes")
+        frame = self._exactly(size)
+        schema: Any = self._expected
+        try:
+            header, start = entity_reader(schema.__header_schema__)(frame, 0)
+            answer, length = entity_reader(schema)(frame, start)
+        except Exception as error:  # kio has no error that all of its readers' are
+            raise self._lost(f"an answer that cannot be read ({error!r})") from error
+        if header.correlation_id != self._asked or start + length != len(frame):
+            raise self._lost("an answer to another request")
+        return answer
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = self._socket.recv(min(size - len(data), _READ_BYTES))
+            except OSError as error:
+                raise self._lost(error) from error
+            if not part:
+                raise self._lost("it has closed the connection")
+            data += part
+        return bytes(data)
+
+    def _lost(self, reason: object) -> ConnectionLost:
+        if hasattr(self, "_socket"):
+            self._socket.close()
+        said = f"no answer for {ANSWER_SECONDS:.0f} s" if isinstance(reason, TimeoutError) else reason
+        return ConnectionLost(f"{self.address}: {said}")

@@ -1,0 +1,169 @@
+"""The driver's work for a batch: the decision, and carrying it out. See batch.py."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+from strandline.snapshot.spark.sink.batch import BY_HAND, Identity, TaskDone, check, claimed, committed
+from strandline.snapshot.spark.sink.brokers import Brokers
+from strandline.snapshot.spark.sink.errors import Fenced, SinkError
+from strandline.snapshot.spark.sink.options import SinkOptions
+from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
+from strandline.snapshot.spark.sink.transactions import ONGOING, begin, describe, end, open_ids
+
+CLEANING_SECONDS: Final = 10.0
+"""Longest wait for what need not succeed: the transactions end by themselves."""
+PARALLEL_ENDS: Final = 8
+"""Connections over which transactions are ended at once."""
+_MOST_NAMED: Final = 20
+
+_log = logging.getLogger(__name__)
+
+
+class DriverSink:
+    """The driver's half of a sink."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def commit(self, done: Sequence[TaskDone]) -> None:
+        """Decide that a batch is written, and carry it out. Said again it does no more.
+
+        Raises SinkError: the batch is not decided, or is and cannot be carried out; Unanswered: it may be
+        either. In all of these cases the query, started again, goes on rightly.
+        """
+        identity = done[0].identity
+        there = {one.task for one in done}
+        with self._brokers() as brokers:
+            if identity.batch is None:
+                tasks = [one.prepared for one in done if one.prepared is not None]
+                self._check_open(brokers, identity, tasks)
+                self._settle(identity, tasks, there)
+                return
+            ledger = self._ledger(brokers, identity.query)
+            progress = self._own_progress(ledger, done)
+            check(self._options, progress, identity)
+            decision = self._to_decide(brokers, progress, done)
+            if decision is not None:
+                try:
+                    progress = ledger.decide(progress, identity.batch, decision)
+                except Fenced as error:
+                    raise _taken_over(identity) from error
+            self._settle(identity, progress.tasks, there)
+        self._clean(identity.query)
+
+    def _own_progress(self, ledger: Ledger, done: Sequence[TaskDone]) -> Progress:
+        """The query's progress, claimed by this run; by the driver itself if no task had to claim it."""
+        identity = done[0].identity
+        if all(one.prepared is None for one in done):
+            return claimed(self._options, ledger, identity, turn=0)
+        progress = ledger.read_stable()
+        if progress is None or progress.run != identity.run:
+            raise _taken_over(identity)
+        return progress
+
+    def _to_decide(
+        self, brokers: Brokers, progress: Progress, done: Sequence[TaskDone]
+    ) -> list[Prepared] | None:
+        """The transactions of the decision that is to be made, None if there is none to make."""
+        identity = done[0].identity
+        assert identity.batch is not None, "others are not decided"
+        told = {one.task: one for one in done if one.prepared is not None}
+        prepared = {task: one.prepared for task, one in told.items() if one.prepared is not None}
+        if progress.next_batch == identity.batch + 1:
+            again = {task: prepared[task] for task, one in told.items() if one.again}
+            if not again:
+                return None
+            self._check_open(brokers, identity, again.values())
+            return [again.get(one.task, one) for one in progress.tasks]
+        self._check_open(brokers, identity, prepared.values())
+        return list(prepared.values())
+
+    def _check_open(self, brokers: Brokers, identity: Identity, tasks: Iterable[Prepared]) -> None:
+        """Raise SinkError if a transaction is over already: it took too long, or its task was replaced.
+
+        It cannot be ruled out that this happens later. Then it is found when the transactions are ended.
+        """
+        producers = [one.producer(identity.query) for one in tasks]
+        states = describe(brokers, [one.transactional_id for one in producers])
+        for one in producers:
+            state = states[one.transactional_id]
+            if (state.state, state.producer_id, state.epoch) != (ONGOING, one.producer_id, one.epoch):
+                raise SinkError(
+                    f"{identity}: {one.transactional_id} was aborted before the batch was whole; nothing of "
+                    "it is written. A batch may take transactionTimeoutSeconds "
+                    f"({self._options.transaction_seconds:g}): make it smaller, and start the query again"
+                )
+
+    def _settle(self, identity: Identity, tasks: Sequence[Prepared], there: Container[int]) -> None:
+        """Commit the transactions of a decided batch; `there`: the numbers of the tasks that it has now.
+
+        Raises SinkError if one is lost, Unanswered.
+        """
+
+        def some(number: int) -> list[Prepared]:
+            with self._brokers() as brokers:
+                mine = tasks[number::PARALLEL_ENDS]
+                return [one for one in mine if not committed(self._options, brokers, identity.query, one)]
+
+        workers = min(PARALLEL_ENDS, len(tasks))
+        if not workers:
+            return
+        with ThreadPoolExecutor(workers) as pool:
+            lost = [one for found in pool.map(some, range(workers)) for one in found]
+        if not lost:
+            return
+        cure = "start the query again, which writes their records again"
+        if identity.batch is None or any(one.task not in there for one in lost):
+            cure = f"{BY_HAND} (tasks {', '.join(str(one.task) for one in lost[:_MOST_NAMED])})"
+        raise SinkError(
+            f"{identity} was decided, and {len(lost)} of its {len(tasks)} transactions were aborted before "
+            f"they were committed: {cure}"
+        )
+
+    def abort(self, done: Sequence[TaskDone | None]) -> None:
+        """Abort what tasks left open, unless the batch was decided; what cannot be done now is left to time.
+
+        Spark calls this after a failed `commit` too.
+        """
+        told = [one for one in done if one is not None and one.prepared is not None]
+        if not told:
+            return
+        identity = told[0].identity
+        with self._brokers(CLEANING_SECONDS) as brokers, suppress(SinkError):
+            # Where it was decided again, what the new decision names must stay.
+            decided: Sequence[Prepared] = ()
+            if identity.batch is not None:
+                progress = self._ledger(brokers, identity.query).read_stable()
+                decided = progress.tasks if progress and progress.next_batch > identity.batch else ()
+            for one in told:
+                assert one.prepared is not None, "chosen above"
+                if one.prepared not in decided:
+                    with suppress(Fenced):
+                        end(brokers, one.prepared.producer(identity.query), commit=False)
+
+    def _clean(self, query: str) -> None:
+        """Abort what other attempts of tasks, and earlier runs, left open: it would hold up readers."""
+        with self._brokers(CLEANING_SECONDS) as brokers:
+            try:
+                for name in open_ids(brokers, lambda one: is_task_id(query, one)):
+                    begin(brokers, name, self._options.transaction_seconds)
+            except SinkError as error:
+                _log.warning("transactions that earlier attempts left open end by themselves: %s", error)
+
+    def _brokers(self, seconds: float | None = None) -> Brokers:
+        return Brokers(self._options.bootstrap, seconds or self._options.patience_seconds)
+
+    def _ledger(self, brokers: Brokers, query: str) -> Ledger:
+        return Ledger(brokers, query, self._options.progress_topic)
+
+
+def _taken_over(identity: Identity) -> SinkError:
+    return SinkError(
+        f"{identity}: another run of this query has taken over, and this one may not decide any more. Two "
+        "queries need two checkpoint locations, or two names by the option 'query'"
+    )

@@ -1,0 +1,86 @@
+"""Record batches of magic 2, as a producer makes them.
+
+(https://kafka.apache.org/documentation/#recordbatch.) What follows the offset in a record, its key, value and
+headers, is made when the record comes; the numbers before that when its batch is closed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from crc32c import crc32c
+
+from strandline.snapshot.compression import Compression, compress
+from strandline.snapshot.spark.sink.transactions import Producer
+
+_COVERED: Final = struct.Struct(">hiqqqhii")
+_FRONT: Final = struct.Struct(">qiibI")
+_BEHIND_LENGTH: Final = 9
+"""Bytes between the length and what the checksum covers: leader epoch, magic, checksum."""
+_MAGIC: Final = 2
+_TRANSACTIONAL: Final = 0x10
+_NO_EPOCH: Final = -1
+HEADER_BYTES: Final = _FRONT.size + _COVERED.size
+NULL: Final = b"\x01"
+"""The length -1."""
+
+
+def varint(value: int) -> bytes:
+    """Zigzag."""
+    number = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+SHORT: Final = tuple(varint(number) for number in range(16384))
+"""The varints of small numbers, which most are."""
+
+
+def _varint(value: int) -> bytes:
+    return SHORT[value] if 0 <= value < len(SHORT) else varint(value)
+
+
+def sized(data: bytes | None) -> bytes:
+    """A length and the bytes; for None the length -1."""
+    return NULL if data is None else _varint(len(data)) + data
+
+
+def headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """A count, and each header's key and value."""
+    return _varint(len(pairs)) + b"".join([sized(key) + sized(value) for key, value in pairs])
+
+
+def record_batch(
+    tails: Sequence[bytes],
+    timestamps: Sequence[int],
+    producer: Producer,
+    sequence: int,
+    compression: Compression,
+) -> bytes:
+    """A transactional batch. `tails`: key, value and headers of each record; timestamps in Unix ms."""
+    base = timestamps[0]
+    pieces: list[bytes] = []
+    for number, (tail, timestamp) in enumerate(zip(tails, timestamps, strict=True)):
+        front = b"\0" + _varint(timestamp - base) + _varint(number)
+        pieces += (_varint(len(front) + len(tail)), front, tail)
+    records = compress(compression, b"".join(pieces))
+    covered = (
+        _COVERED.pack(
+            _TRANSACTIONAL | compression,
+            len(tails) - 1,
+            base,
+            max(timestamps),
+            producer.producer_id,
+            producer.epoch,
+            sequence,
+            len(tails),
+        )
+        + records
+    )
+    return _FRONT.pack(0, _BEHIND_LENGTH + len(covered), _NO_EPOCH, _MAGIC, crc32c(covered)) + covered

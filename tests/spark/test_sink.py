@@ -1,0 +1,360 @@
+"""The sink on real nodes: each batch once, whatever is killed when. Spark itself is in test_sink_spark.py."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline import TemporaryCluster, local_cluster
+from strandline.snapshot.spark.sink.brokers import Brokers
+from strandline.snapshot.spark.sink.connection import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    Api,
+)
+from strandline.snapshot.spark.sink.driver import DriverSink
+from strandline.snapshot.spark.sink.errors import SinkError
+from strandline.snapshot.spark.sink.progress import Ledger, Prepared, is_task_id
+from strandline.snapshot.spark.sink.transactions import open_ids
+from tests.spark.sink_play import Killed, Life, Play, Rows, lived, values
+
+TOPIC = "sunk"
+CHANGES = (INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, PRODUCE, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT, END_TXN)
+"""Requests that change something: a kill before one that only reads is a kill before the next of these."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TemporaryCluster]:
+    with local_cluster(nodes=3) as running:
+        running.create_topic(TOPIC, partitions=3)
+        yield running
+
+
+@pytest.fixture
+def life(monkeypatch: pytest.MonkeyPatch) -> Iterator[Life]:
+    with lived(monkeypatch) as counted:
+        yield counted
+
+
+def rows(query: str, count: int = 20) -> Rows:
+    return lambda batch, task: [f"{query}:{batch}:{task}:{number}" for number in range(count)]
+
+
+def play(cluster: TemporaryCluster, query: str, tasks: int = 2, **options: str) -> Play:
+    return Play(cluster.bootstrap, TOPIC, query, rows(query), tasks, **options)
+
+
+def once(played: Play, batches: int, tasks: int = 2) -> Counter[str]:
+    return Counter(
+        value for batch in range(batches) for task in range(tasks) for value in played.rows(batch, task)
+    )
+
+
+def read(cluster: TemporaryCluster, *queries: str) -> Counter[str]:
+    found = values(cluster.bootstrap, TOPIC)
+    return Counter({value: count for value, count in found.items() if value.split(":")[0] in queries})
+
+
+def left_open(cluster: TemporaryCluster, played: Play) -> list[str]:
+    with Brokers(played.options.bootstrap, 20) as brokers:
+        return open_ids(brokers, lambda one: is_task_id(played.query, one))
+
+
+def test_a_process_killed_at_any_request(cluster: TemporaryCluster, life: Life) -> None:
+    first = play(cluster, "kill")
+    first.batch()
+    steps = [number for number, api in enumerate(life.sent) if api in CHANGES]
+    assert len(steps) >= 15
+    expected, queries, skipped = once(first, 1), ["kill"], 0
+    for step in steps:
+        for unread in (False, True):
+            played = play(cluster, f"kill-{step}-{unread}")
+            queries.append(played.query)
+            life.begin(step, unread=unread)
+            with pytest.raises(Killed):
+                played.batch()
+            life.begin()
+            played.start()
+            played.batch()
+            skipped += PRODUCE not in life.sent
+            expected += once(played, 1)
+    assert read(cluster, *queries) == expected
+    assert 2 <= skipped < len(steps), "some were decided before the kill, others not"
+    assert left_open(cluster, first) == []
+
+
+def test_the_next_batch_and_a_batch_with_nothing(cluster: TemporaryCluster, life: Life) -> None:
+    played = play(cluster, "next")
+    for _ in range(2):
+        played.batch()
+    full, played.rows = played.rows, lambda batch, task: []
+    played.batch()
+    played.start()
+    played.batch()
+    assert played.done == 4
+    played.rows = full
+    played.batch()
+    assert read(cluster, "next") == once(played, 2) + Counter(
+        value for task in range(2) for value in full(4, task)
+    )
+
+
+def test_attempts_of_a_task_do_not_fence_each_other(cluster: TemporaryCluster, life: Life) -> None:
+    played = play(cluster, "retried")
+    other = played.task(0, 1)
+    first = played.task(0, 0)
+    played.task(0, 0, attempt=1)  # speculative, and as far as the first
+    assert len(left_open(cluster, played)) == 3
+    played.commit([first, other])
+    assert left_open(cluster, played) == []
+    played.task(1, 0)  # this one's process is gone
+    played.commit([played.task(1, 0, attempt=1), played.task(1, 1)])
+    assert read(cluster, "retried") == once(played, 2)
+
+
+def test_a_driver_that_wakes_up_too_late_decides_nothing(cluster: TemporaryCluster, life: Life) -> None:
+    old, new = play(cluster, "zombie"), play(cluster, "zombie")
+    done = [old.task(0, number) for number in range(2)]
+
+    def wakes_after(api: Api, request: Any) -> None:
+        if api == ADD_OFFSETS_TO_TXN:
+            life.on_request = lambda api, request: None
+            new.batch()
+
+    life.on_request = wakes_after
+    with pytest.raises(SinkError, match="batch 0 of query zombie: another run of this query has taken over"):
+        old.commit(done)
+    with pytest.raises(SinkError, match="another run of this query has taken over"):
+        old.commit(done)
+    new.batch()
+    assert read(cluster, "zombie") == once(new, 2)
+
+
+def test_an_abort_after_a_failed_commit_leaves_what_was_decided(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    played = play(cluster, "abort")
+    done = [played.task(0, number) for number in range(2)]
+    life.begin()
+    life.on_request = _fails_at(TXN_OFFSET_COMMIT)
+    with pytest.raises(SinkError):  # nothing is decided
+        played.commit(done)
+    life.on_request = lambda api, request: None
+    assert left_open(cluster, played) == []
+    played.start()
+    done = [played.task(0, number) for number in range(2)]
+    life.begin()
+    life.on_request = _fails_at(END_TXN, after=1)
+    with pytest.raises(SinkError):  # the decision is made, and not carried out
+        played.commit(done)
+    life.on_request = lambda api, request: None
+    played.start()
+    life.begin()
+    played.batch()
+    assert PRODUCE not in life.sent
+    assert read(cluster, "abort") == once(played, 1)
+
+
+def _fails_at(wanted: Api, after: int = 0) -> Any:
+    seen = 0
+
+    def fails(api: Api, request: Any) -> None:
+        nonlocal seen
+        commits = getattr(request, "committed", True)
+        if api == wanted and commits:
+            seen += 1
+            if seen > after:
+                raise SinkError("as told")
+
+    return fails
+
+
+def test_another_number_of_tasks_after_the_decision(cluster: TemporaryCluster, life: Life) -> None:
+    played = play(cluster, "recut", tasks=3)
+    _killed_after_decision(played, life)
+    played.start()
+    played.tasks = 2
+    life.begin()
+    played.batch()
+    assert PRODUCE not in life.sent
+    assert read(cluster, "recut") == once(played, 1, tasks=3)
+
+
+def _killed_after_decision(played: Play, life: Life) -> None:
+    """The process is killed before the first transaction is committed."""
+    done = [played.task(played.done, number) for number in range(played.tasks)]
+    life.begin()
+    decided = [0]
+
+    def after_decision(api: Api, request: Any) -> None:
+        if api == END_TXN:
+            decided[0] += 1
+            if decided[0] == 2:
+                life.die_at = len(life.sent)
+
+    life.on_request = after_decision
+    with pytest.raises(Killed):
+        played.commit(done)
+    life.on_request = lambda api, request: None
+    life.begin()
+
+
+def test_transactions_that_time_out_after_the_decision_are_written_again(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    late = play(cluster, "late", transactionTimeoutSeconds="3")
+    changed = play(cluster, "changed", transactionTimeoutSeconds="3")
+    recut = play(cluster, "fewer", tasks=3, transactionTimeoutSeconds="3")
+    slow = play(cluster, "slow", transactionTimeoutSeconds="3")
+    for each in (late, changed, recut):
+        _killed_after_decision(each, life)
+        each.start()
+    waiting = [slow.task(0, number) for number in range(2)]
+    deadline = time.monotonic() + 30
+    while any(left_open(cluster, each) for each in (late, changed, recut, slow)):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+    with pytest.raises(SinkError, match=r"batch 0 of query slow: .* was aborted before the batch was whole"):
+        slow.commit(waiting)
+    slow.start()
+    slow.batch()
+
+    usual, changed.rows = changed.rows, rows("other")
+    with pytest.raises(SinkError, match=r"decided, task 0 lost its 20 records .* lostTransactions=accept"):
+        changed.batch()
+    changed.rows = usual
+
+    recut.tasks = 2
+    with pytest.raises(SinkError, match=r"1 of its 3 transactions .* lostTransactions=accept \(tasks 2\)"):
+        recut.batch()
+    # What can be written again is, also where a part cannot.
+    fewer = once(recut, 1)
+    assert read(cluster, "late", "changed", "fewer", "slow") == once(slow, 1) + fewer
+    accepting = play(cluster, "fewer", tasks=2, lostTransactions="accept")
+    accepting.batch()
+    accepting.batch()
+    assert read(cluster, "fewer") == once(accepting, 2)
+
+    for step in (1, 3, 5, 7, 9):  # of the tasks' and the driver's requests that change something
+        life.begin()
+        seen = [0]
+
+        def count(api: Api, request: Any, step: int = step, seen: list[int] = seen) -> None:
+            seen[0] += api in CHANGES
+            if seen[0] == step:
+                life.die_at = len(life.sent)
+
+        life.on_request = count
+        with pytest.raises(Killed):
+            late.batch()
+        late.start()
+    life.on_request = lambda api, request: None
+    life.begin()
+    late.batch()
+    late.batch()
+    changed.batch()
+    assert read(cluster, "late", "changed", "slow") == once(late, 2) + once(changed, 1) + once(slow, 1)
+
+
+def test_a_node_killed_while_tasks_write(cluster: TemporaryCluster, life: Life) -> None:
+    played = Play(cluster.bootstrap, TOPIC, "node", rows("node", 2000))
+    played.batch()
+    killed: list[int] = []
+
+    def kills(api: Api, request: Any) -> None:
+        if api == PRODUCE and not killed:
+            killed.append(1)
+            cluster.kill(1)
+
+    life.on_request = kills
+    played.batch()
+    life.on_request = lambda api, request: None
+    cluster.start(1)
+    assert killed
+    assert read(cluster, "node") == once(played, 2)
+
+
+def test_what_a_query_has_written_is_not_written_by_an_old_checkpoint(cluster: TemporaryCluster) -> None:
+    played = play(cluster, "old")
+    for _ in range(3):
+        played.batch()
+    played.start()
+    played.done = 1
+    with pytest.raises(SinkError, match="batch 1 of query old was written long ago, the newest is 2: two"):
+        played.batch()
+    played.done = 5
+    with pytest.raises(SinkError, match=r"the newest that the cluster knows is 2; .* missingProgress=write"):
+        played.batch()
+    unknown = play(cluster, "unknown")
+    unknown.done = 7
+    with pytest.raises(
+        SinkError, match="the cluster knows nothing of the batches before it; this is another"
+    ):
+        unknown.batch()
+    anyhow = play(cluster, "unknown", missingProgress="write")
+    anyhow.done = 7
+    anyhow.batch()
+    played.done = 3
+    played.batch()
+    wanted = once(played, 4) + Counter(value for task in range(2) for value in anyhow.rows(7, task))
+    assert read(cluster, "old", "unknown") == wanted
+
+
+def test_a_decision_on_hundreds_of_tasks(cluster: TemporaryCluster) -> None:
+    played = play(cluster, "many")
+    with Brokers(played.options.bootstrap, 40) as brokers:
+        ledger = Ledger(brokers, "many", TOPIC)
+        claimed = ledger.claim("run", 0, 0, lambda found: None)
+        tasks = tuple(
+            Prepared(number, 0, 1 << 40 | number, 7, 1000, hash((number, "x")) & (1 << 63) - 1)
+            for number in range(700)
+        )
+        assert ledger.decide(claimed, 0, tasks) == ledger.read_stable()
+        few = ledger.decide(claimed, 1, tasks[:1])
+        assert (few, few.tasks, few.next_batch) == (ledger.read_stable(), tasks[:1], 2)
+
+
+def test_brokers_that_do_not_answer() -> None:
+    played = Play("127.0.0.1:1", TOPIC, "nowhere", rows("nowhere"), patienceSeconds="1")
+    with pytest.raises(SinkError, match=r"group .* no success for 1 s, at last: no broker of 127.0.0.1:1"):
+        played.batch()
+
+
+def test_a_topic_that_is_not_there(cluster: TemporaryCluster) -> None:
+    played = Play(cluster.bootstrap, "nosuch", "nosuch", rows("nosuch"), progressTopic=TOPIC)
+    with pytest.raises(SinkError, match="there is no topic 'nosuch': create it, or mend the name"):
+        played.batch()
+
+
+def test_an_abort_knows_the_decision(cluster: TemporaryCluster, life: Life) -> None:
+    """Spark calls abort in another process than the commit that failed."""
+    played = play(cluster, "aborts")
+    done = [played.task(0, number) for number in range(2)]
+    _decided_only(played, life, done)
+    DriverSink(played.options).abort([*done])
+    played.start()
+    played.batch()
+    assert read(cluster, "aborts") == once(played, 1)
+
+
+def _decided_only(played: Play, life: Life, done: list[Any]) -> None:
+    life.begin()
+
+    def dies(api: Api, request: Any) -> None:
+        if api == END_TXN and life.die_at is None:
+            life.die_at, life.unread = len(life.sent), True
+
+    life.on_request = dies
+    with pytest.raises(Killed):
+        DriverSink(played.options).commit(done)
+    life.on_request = lambda api, request: None
+    life.begin()
