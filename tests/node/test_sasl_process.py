@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -38,6 +44,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+ANY: Any = None  # what the class takes for it, and its types have not
+EVERY_ACL = AclBindingFilter(
+    ResourceType.ANY, ANY, ResourcePatternType.ANY, ANY, ANY, AclOperation.ANY, AclPermissionType.ANY
+)
 MECHANISMS = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 
 
@@ -94,6 +104,9 @@ protocol = "SASL_SSL"
 certificate = "{server.certificate}"
 key = "{server.key}"
 mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+[authorization]
+enabled = true
+super_users = ["User:ANONYMOUS", "User:alice"]
 """,
     )
     with started(config) as process:
@@ -277,6 +290,62 @@ def test_kafka_configs_makes_and_describes_users(node: Node) -> None:
     gone = tools.run(tools.configs("--alter", "--delete-config", "SCRAM-SHA-256", *user))
     assert gone.code == 0, gone
     assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "carol", "chess")
+
+
+def test_kafka_acls_lets_a_user_in_and_out(node: Node) -> None:
+    try:
+        tools = KafkaTools(node.address("internal"))
+    except NoKafka as missing:
+        pytest.skip(str(missing))
+    node.add("erin", "ledger-keeper")
+    settings = librdkafka(node, "public", "SCRAM-SHA-256", "erin", "ledger-keeper")
+    admin, client = node.admin(), AdminClient(settings)
+    made: Any = admin.create_topics([NewTopic("ledger", 1)])
+    made["ledger"].result(SECONDS)
+
+    def seen() -> set[str]:
+        return set(client.list_topics(timeout=SECONDS).topics)
+
+    def written() -> str | None:
+        """The name of the error of one record."""
+        errors: list[Any] = []
+        producer = Producer({**settings, "message.timeout.ms": 20_000})
+        producer.produce("ledger", b"one", on_delivery=lambda error, _: errors.append(error))
+        producer.flush(SECONDS)
+        (error,) = errors
+        return None if error is None else str(error.name())
+
+    assert "ledger" not in seen()
+    assert written() == "TOPIC_AUTHORIZATION_FAILED"
+    erin = ("--allow-principal", "User:erin")
+    for role in (("--producer",), ("--consumer", "--group", "audit", "--resource-pattern-type", "prefixed")):
+        done = tools.run(tools.acls("--add", *erin, "--topic", "ledger", *role))
+        assert done.code == 0, done
+    listed = tools.run(tools.acls("--list", "--principal", "User:erin")).out
+    assert "(principal=User:erin, host=*, operation=WRITE, permissionType=ALLOW)" in listed
+    assert "name=audit, patternType=PREFIXED" in listed
+    assert "ledger" in seen()
+    assert written() is None
+    consumer = Consumer({**settings, "group.id": "audit-7", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["ledger"])
+    record = consumer.consume(1, SECONDS)[0]
+    assert (record.error(), record.value()) == (None, b"one")
+    consumer.close()
+    stranger = Consumer({**settings, "group.id": "other", "auto.offset.reset": "earliest"})
+    stranger.subscribe(["ledger"])
+    refused = stranger.consume(1, SECONDS)[0].error()
+    assert refused is not None
+    assert refused.name() == "GROUP_AUTHORIZATION_FAILED"
+    stranger.close()
+    with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
+        client.delete_acls([EVERY_ACL])[EVERY_ACL].result(SECONDS)
+    gone = tools.run(tools.acls("--remove", "--force", *erin, "--topic", "ledger", "--producer"))
+    assert gone.code == 0, gone
+    assert written() == "TOPIC_AUTHORIZATION_FAILED"
+    kept: Any = admin.describe_acls(EVERY_ACL).result(SECONDS)
+    assert {(one.name, one.operation.name) for one in kept if one.principal == "User:erin"} == {
+        ("audit", "READ"), ("ledger", "READ"), ("ledger", "DESCRIBE"),
+    }  # fmt: skip
 
 
 def test_a_java_client_logs_in(node: Node, tmp_path: Path) -> None:

@@ -70,6 +70,9 @@ class KafkaTools:
     def configs(self, *arguments: str) -> Run:
         return self.tool("kafka.admin.ConfigCommand", *arguments)
 
+    def acls(self, *arguments: str) -> Run:
+        return self.tool(f"{TOOLS}.AclCommand", *arguments)
+
     def tool(self, main: str, *arguments: str, stdin: str = "") -> Run:
         """One that takes the address as most of them do; `arguments` may begin with its subcommand."""
         command = [word for word in arguments[:1] if not word.startswith("--")]

@@ -33,7 +33,7 @@ class Authorizer:
         self._acls_now = acls
         self._super_users = frozenset(settings.super_users)
         self._without_acls = settings.allow_everyone_if_no_acl_found
-        self._acls = acls()
+        self._acls = AclSet()  # The controller's replica comes later.
         self._version = self._acls.version
         self._known: dict[_Key, bool] = {}
 

@@ -97,6 +97,14 @@ def test_what_is_remembered_is_what_a_new_one_decides(steps: list[tuple[bool, Ac
             assert all(len(key[4] or "") <= 512 for key in one._known)
 
 
+def test_it_may_be_made_before_the_controller_s_replica() -> None:
+    def none_yet() -> AclSet:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        Authorizer(none_yet, section()).allows("User:alice", HERE, READ, TOPIC, "t")
+
+
 def test_a_decision_is_made_once() -> None:
     acls = AclSet((ALICE,))
     one = Authorizer(lambda: acls, section())
