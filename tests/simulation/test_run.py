@@ -33,3 +33,21 @@ def test_a_runs_garbage_is_given_back_also_when_it_was_set_aside_for_good(
         there.append(sum(one() is not None for one in left))
     assert there[18:] == [19, 0, 1]
     assert (gc.isenabled(), gc.get_freeze_count()) == (True, 0)
+
+
+def test_a_seed_whose_check_raises_is_named_and_the_others_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_seed(seed: int, *, tracing: bool) -> Report:
+        del tracing
+        assert seed != 7, "the check has met what it did not foresee"
+        return Report(seed)
+
+    known = run.SIMULATIONS["compaction"]
+    monkeypatch.setitem(run.SIMULATIONS, "compaction", known._replace(run_seed=run_seed))
+    assert run.main(["--compaction", "--from", "6", "--seeds", "3", "--jobs", "1"]) == 1
+    told = capsys.readouterr().out
+    assert "seed 7: t=0.000 the simulator itself: " in told
+    assert "the check has met what it did not foresee" in told
+    assert "again: scripts/simulate --compaction --seed 7 --trace" in told
+    assert "3 seeds" in told

@@ -87,11 +87,12 @@ class LogFaults:
             return False
         self._cluster.crash(node, "kill")
         disk = self._cluster.world.nodes[node].disk
-        for name in files if self._rng.random() < 0.5 else self._rng.sample(files, 1):
+        lost = files if self._rng.random() < 0.5 else self._rng.sample(files, 1)
+        for name in lost:
             disk._names.pop(name, None)
             disk._durable_names.pop(name, None)
         disk._pending[:] = [one for one in disk._pending if not one[1].startswith(FOLDER)]
-        self._watch.lost(node)
+        self._watch.lost(node, lost)
         return True
 
     def _rotten_log(self) -> bool:
@@ -101,8 +102,9 @@ class LogFaults:
         files = [name for name in self._files(node) if name.endswith(".seg") and disk._names[name].durable]
         if not files:
             return False
-        disk.flip_bit(self._rng.choice(files))
-        self._watch.rots(node)
+        rotten = self._rng.choice(files)
+        disk.flip_bit(rotten)
+        self._watch.rots(node, rotten)
         return True
 
     def _crash_in_round(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Final
 
 FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "answered": ("removal overtakes none",),
+    "greatest": ("removal overtakes none",),
     "hearsay": ("reports are durable",),
     "manifest-unsynced": ("reports are durable",),
     "all-is-ripe": ("clean is clean: C3",),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strandline.node.compaction.removal_minimum import Ends
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, DELETE_RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import PartitionOpcode
+from tests.simulation.whole.compaction.words import Members
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.sim_broker import SimBroker
 
@@ -19,12 +21,13 @@ class _Proposed(NamedTuple):
     """What a leader was about to propose."""
 
     at: float
-    mcco: int | None
-    """All copies were clean up to here, as far as it knew; None: it did not know all of them."""
+    ends: Ends | None
+    """All copies were clean up to there, as far as it knew; None: it did not know all of them."""
     retention: int
     """By the state of the controller on its node."""
     compacted: bool
     """By the same state. A policy that is changed twice at once may never be seen from outside."""
+    members: Members
 
 
 class RemovalWatch:
@@ -45,16 +48,18 @@ class RemovalWatch:
         removal, advance = broker.removal, broker.removal._advance
 
         async def advanced(replica: Any, led: Any) -> None:
-            minimum = removal.copies(replica).minimum
+            copies = removal.copies(replica)
             topic = broker.controller.machine.topic_by_id(replica.topic_id)
             if topic is not None and replica.leader_epoch >= self._ledger.objects.newest_term(
                 replica.group.id
             ):
-                mcco = None if minimum is None else minimum.mcco
                 retention = DELETE_RETENTION_MS.of(topic.configs)
                 known = self._proposed.setdefault(replica.group.id, [])
                 compacted = "compact" in CLEANUP_POLICY.of(topic.configs)
-                known.append(_Proposed(self._world.now, mcco, retention, compacted))
+                members = self._watch.words.members(
+                    broker, replica.group.id, replica.leader_epoch, copies.configuration.members
+                )
+                known.append(_Proposed(self._world.now, copies.minimum, retention, compacted, members))
             await advance(replica, led)
 
         removal._advance = advanced  # type: ignore[method-assign]
@@ -78,7 +83,7 @@ class RemovalWatch:
         retention: int,
     ) -> None:  # fmt: skip
         settings, broken = self._watch.settings, self._ledger.broken
-        proposed = [one for one in self._proposed.get(group, []) if one.mcco in (None, mtro)]
+        proposed = [one for one in self._proposed.get(group, []) if one.ends in (None, (mtro, mxro))]
         known = {one.retention for one in proposed}
         if retention not in known:
             broken("retention in force", f"{place}: an entry has {retention} ms, its leader knew {known}")
@@ -86,16 +91,17 @@ class RemovalWatch:
         if not any(one.compacted for one in proposed) and not settings.had(place.topic_id, "compact"):
             broken("published", f"{place} is not compacted any more, and MTRO goes to {mtro}")
         self._advanced[group] = (self._world.now, retention)
-        hosted = self._watch.cluster.brokers[node].host.groups.get(group)
-        if hosted is None or mtro <= machine.removals.mtro:
+        if mtro <= machine.removals.mtro and mxro <= machine.removals.mxro:
             return
         self._watch.counts["removals"] += 1
-        for member in hosted.configuration.members:
+        for member in self._watch.cluster.plan.nodes:
             said = self._watch.said(member, group)
-            if self._watch.excused(said) or settings.flipped(place.topic_id):
-                continue
             has = self._watch.ends_on_disk(member, place, machine.start_offset)
-            if has.mcco < mtro or has.mxfo < mxro:
+            if has.mcco >= mtro and has.mxfo >= mxro:
+                continue
+            if any(one.members.may_be_overtaken(member, said.losses) for one in proposed if one.ends):
+                said.overtaken = True
+            else:
                 text = f"{place}: MTRO {mtro}, MXRO {mxro}, and node {member} has {has}"
                 broken("removal overtakes none", text)
 
@@ -108,7 +114,7 @@ class RemovalWatch:
         self._watch.counts["ripe"] += 1
         at, retention = self._advanced[group]
         proposed = self._proposed.get(group, [])
-        passed = min((one.at for one in proposed if one.mcco is not None and one.mcco >= ripe), default=None)
+        passed = min((one.at for one in proposed if one.ends and one.ends.mcco >= ripe), default=None)
         if passed is None or at < passed + (retention - error_ms) / 1000:
             self._ledger.broken(
                 "retention of tombstones",

@@ -18,6 +18,7 @@ from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.removal_minimum import Ends, removal_minimum
 from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.compaction.reports import Report, Reports
 from strandline.node.compaction.segment_files import PART
 from strandline.node.kafka.wire import record_batch
 from strandline.node.level_one import topic_retention
@@ -54,6 +55,18 @@ def _all_is_ripe(self: CleaningRound, *args: Any, **named: Any) -> None:
 
 
 _round = CleaningRound.__init__
+
+
+def _take_the_greatest(self: Reports, heard: dict[int, Report], number: int, rows: list[list[int]]) -> None:
+    before = dict(heard)
+    _take(self, heard, number, rows)
+    for group, now in heard.items():
+        known = before.get(group)
+        if known is not None and known.ends is not None and now.ends is not None:
+            heard[group] = now._replace(ends=max(known.ends, now.ends))
+
+
+_take = Reports._take
 
 
 def _at_once(self: Removals, mtro: int, mxro: int, retention: int, time: int) -> bool:
@@ -154,6 +167,7 @@ _view = LocalReader._view
 
 _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "answered": (4,),
+    "greatest": (11,),
     "hearsay": (0,),
     "manifest-unsynced": (0,),
     "all-is-ripe": (4,),
@@ -175,6 +189,10 @@ _HOLES = (
     Sabotage(
         "answered", "the minimum is that of the members that have reported",
         lambda: (patch.object(removal_leader, "removal_minimum", _of_those_who_answered),),
+    ),
+    Sabotage(
+        "greatest", "of what a replica has said over a connection the greatest counts, not the newest",
+        lambda: (patch.object(Reports, "_take", _take_the_greatest),),
     ),
     Sabotage(
         "hearsay", "a replica reports what the state says of all copies",

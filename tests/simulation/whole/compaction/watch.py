@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from posixpath import dirname
 from typing import Any
 
 from strandline.node.compaction.cleaning_round import CleaningRound
@@ -13,6 +14,7 @@ from strandline.node.compaction.local_log import MANIFEST, View, log_folder
 from strandline.node.compaction.manifest import LogIdentity, Manifest, ManifestDamaged, parsed
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.compaction.segment_files import file_name
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -20,34 +22,11 @@ from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.compaction.history import Bounds, Copies
 from tests.simulation.whole.compaction.removal_watch import RemovalWatch
 from tests.simulation.whole.compaction.settings import Settings
+from tests.simulation.whole.compaction.words import NO_ENDS, Said, Words
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.sim_broker import SimBroker
 
 CLUSTER = "simulated"
-FORGIVEN_SECONDS = 3.0
-"""After its first word since it lost its files a replica may be overtaken by an entry from before."""
-
-
-NO_ENDS = Ends(0, 0)
-
-
-@dataclass(slots=True)
-class _Said:
-    """What a replica has reported since its log was made."""
-
-    ends: Ends = NO_ENDS
-    lost: bool = False
-    """It has lost its files since its last word."""
-    forgiven: float = 0.0
-    empty: bool = False
-    """It has had nothing since it lost its files."""
-    behind: bool = False
-    """It was wiped, and has not come to MTRO and MXRO since: its old files may be reset at any time."""
-    rotten: bool = False
-    """A bit of a file has changed, and the log was not made anew yet."""
-    resetting: bool = False
-    """A reset of the log has begun since its last change. The process may be killed in it: then the next one
-    finds a new, empty log, and has reset none."""
 
 
 @dataclass(slots=True)
@@ -59,8 +38,9 @@ class LogWatch:
     settings: Settings = field(init=False)
     removals: RemovalWatch = field(init=False)
     counts: Counter[str] = field(default_factory=Counter)
-    _said: dict[tuple[int, int], _Said] = field(default_factory=dict)
-    """By node and group."""
+    words: Words = field(default_factory=Words)
+    _folders: dict[str, int] = field(default_factory=dict)
+    """Of local logs, the same on all nodes: their groups."""
     _resets: dict[tuple[int, int], int] = field(default_factory=dict)
     """By node and boot: logs that were made anew for another reason than that there was none."""
 
@@ -78,7 +58,7 @@ class LogWatch:
             self._watch(broker)
 
         self.cluster.on_broker = watched
-        self.cluster.on_wiped.append(lambda node, _: self._wiped(node))
+        self.cluster.on_wiped.append(lambda node, _: self.lost(node))
         ledger.on_controller.append(lambda _: self.settings.applying())
         self.copies.on_keyless = self._keyless
         ledger.on_entry = self._entry
@@ -86,43 +66,41 @@ class LogWatch:
 
     # What happens to nodes.
 
-    def said(self, node: int, group: int) -> _Said:
-        return self._said.setdefault((node, group), _Said())
+    def said(self, node: int, group: int) -> Said:
+        return self.words.of(node, group)
 
-    def lost(self, node: int) -> None:
-        """A node has lost its files, or some."""
-        for said in self._all_said(node):
-            said.ends, said.lost, said.empty = Ends(0, 0), True, True
+    def lost(self, node: int, names: Iterable[str] | None = None) -> None:
+        """A node has lost files by these names, or all of its logs.
 
-    def _wiped(self, node: int) -> None:
-        """A node has lost its disk, at once: entries come into force before it is back."""
-        self.lost(node)
-        for said in self._all_said(node):
-            said.behind = True
+        It must be told at once: entries come into force while the node is down.
+        """
+        for folder, group in self._folders.items():
+            if names is None or any(name.startswith(f"{folder}/") for name in names):
+                self.said(node, group).lose()
 
-    def rots(self, node: int) -> None:
-        """Bits of a node's files have changed: it will make a log anew once it meets them."""
-        self.lost(node)
-        for said in self._all_said(node):
-            said.rotten = True
-
-    def _all_said(self, node: int) -> list[_Said]:
-        """Of each log that a node may have: also of a topic that is gone, which the node may not know."""
-        had = (group for of, group in self._said if of == node)
-        return [self.said(node, group) for group in {*self.cluster.ledger.objects.places(), *had}]
+    def rots(self, node: int, name: str) -> None:
+        """A bit of a node's file has changed: it will make the log anew once it meets that."""
+        self.said(node, self._folders[dirname(name)]).rotten.add(name)
 
     def _watch(self, broker: SimBroker) -> None:
-        upkeep, reports = broker.compaction, broker.reports
-        take_up, send = upkeep._taken_up, reports._send
+        upkeep = broker.compaction
+        take_up, sweep = upkeep._taken_up, upkeep._sweep.run
 
         def taken_up(*args: Any) -> Any:
             made = take_up(*args)
             made.log.watch(lambda: self._changed(broker, made.log))
-            replace, reset = made.log.replace, made.log._reset
+            replace, reset, remove = made.log.replace, made.log._reset, made.log.remove
+            self._folders[made.log.folder] = group = made.log.replica.group.id
+            said = self.said(broker.node_id, group)
 
             async def resets(why: Reset) -> None:
-                self.said(broker.node_id, made.log.replica.group.id).resetting = True
+                said.resetting = True
+                said.losses += 1
                 await reset(why)
+
+            async def removed() -> None:
+                said.lose()
+                await remove()
 
             async def replaced(segments: Any, clean_end: int) -> bool:
                 self._check_in_step(broker, made.log)
@@ -130,13 +108,14 @@ class LogWatch:
 
             made.log.replace = replaced  # type: ignore[method-assign]
             made.log._reset = resets  # type: ignore[method-assign]
+            made.log.remove = removed  # type: ignore[method-assign]
             return made
 
-        def sent(peer: int, rows: list[tuple[int, Any]]) -> None:
-            for group, told in rows:
-                if told.ends is not None:
-                    self._reported(broker, group, told.ends)
-            send(peer, rows)
+        async def swept(kept: Set[tuple[bytes, int]]) -> None:
+            folders = {log_folder("/data", *place) for place in kept}
+            disk = broker.sim.disk
+            self.lost(broker.node_id, [name for name in disk._names if dirname(name) not in folders])
+            await sweep(kept)
 
         ended = upkeep._round_ended
 
@@ -148,7 +127,8 @@ class LogWatch:
         upkeep._round_ended = counted  # type: ignore[assignment,method-assign]
         self.removals.watch(broker)
         upkeep._taken_up = taken_up  # type: ignore[assignment,method-assign]
-        reports._send = sent  # type: ignore[method-assign]
+        upkeep._sweep.run = swept  # type: ignore[method-assign]
+        self.words.watch(broker, lambda group, ends: self._reported(broker, group, ends))
 
     # L2: what was reported is on the disk.
 
@@ -177,8 +157,6 @@ class LogWatch:
             )
         said = self.said(broker.node_id, group)
         said.ends = Ends(*map(max, said.ends, ends_of(manifest, 0)))
-        if said.lost:
-            said.lost, said.forgiven = False, self.cluster.world.now + FORGIVEN_SECONDS
 
     # L1 and L4, at each change.
 
@@ -199,39 +177,39 @@ class LogWatch:
         place, node = Place(log.replica.topic_id, log.replica.number), broker.node_id
         said = self.said(node, group)
         manifest, machine = it.manifest, log.replica.machine
+        newest = self.cluster.ledger.objects.machine_of(place)
+        has = ends_of(manifest, machine.start_offset)
         resetting, said.resetting = said.resetting, False
         if resetting and not manifest.segments:
-            # Rotten bits may be met long after everything else was made good.
-            rotten, said.rotten, said.ends = said.rotten, False, Ends(0, 0)
-            if rotten:
-                # The leader counts on what was said before, until it hears of the loss.
-                said.forgiven = self.cluster.world.now + FORGIVEN_SECONDS
-            if (
-                self._made_anew(broker)
-                and not rotten
-                and not self.excused(said)
-                and not self.settings.flipped(place.topic_id)
-            ):
+            rightly = said.missing or said.rotten or said.overtaken
+            said.rotten, said.ends = set(), NO_ENDS
+            if self._made_anew(broker) and not rightly:
                 self._broken("needless reset", f"node {node} had to make {place} anew: {log.reset_for}")
-        has = ends_of(manifest, machine.start_offset)
+        said.missing = False
+        if newest is not None:
+            below = has.mcco < newest.removals.mtro or has.mxfo < newest.removals.mxro
+            # One that begins anew by a state that lags lacks what has come into force meanwhile.
+            said.overtaken = below and (said.overtaken or (resetting and not manifest.segments))
         if said.ends.mcco > has.mcco or said.ends.mxfo > has.mxfo:
             self._broken("reports are durable", f"node {node} said {said.ends} of {place}, and has {has}")
-        newest = self.cluster.ledger.objects.machine_of(place)
         if newest is None or not manifest.segments:
             return
-        said.empty = False
         self.copies.catch_up(place, newest)
         ripe = newest.removals
-        if has.mcco >= ripe.mtro and has.mxfo >= ripe.mxro:
-            said.behind = False
         # A node that has just started may know an older start than the one its log was filled by.
         bounds = Bounds(
             max(manifest.start_offset, newest.start_offset), manifest.log_end, manifest.clean_end,
             manifest.log_end, ripe.ripe_tombstones, ripe.ripe_markers, ripe.level_one_settled,
             newest.last_stable_offset,
         )  # fmt: skip
-        if not said.rotten:
+        if not self.is_rotten(node, log):
             self.copies.check(f"the log of node {node} of {place}", place, [*batches_in(it.view)], bounds)
+
+    def is_rotten(self, node: int, log: ReplicaLog) -> bool:
+        """Whether an open log has a file with a bit that has changed, which none may have read yet."""
+        assert log.log is not None
+        named = {f"{log.folder}/{file_name(one.number)}" for one in log.log.manifest.segments}
+        return bool(self.said(node, log.replica.group.id).rotten & named)
 
     def _made_anew(self, broker: SimBroker) -> bool:
         """Whether a log was, since this was asked last, for another reason than that there was none."""
@@ -240,9 +218,6 @@ class LogWatch:
         before = self._resets.get((broker.node_id, broker.boot), 0)
         self._resets[broker.node_id, broker.boot] = now
         return now > before
-
-    def excused(self, said: _Said) -> bool:
-        return said.lost or said.empty or said.behind or self.cluster.world.now < said.forgiven
 
     # What entries do.
 

@@ -99,7 +99,7 @@ class Anything:
         node = self._rng.choice(self._up())
         log = self._stage.log(node)
         if log is not None and log.readable() is not None:
-            self._stage.watch.rots(node)
+            self._stage.watch.rots(node, f"{log.folder}/any")
             log.damaged("a set piece has damaged it")
 
     def _leave_or_join(self) -> None:
@@ -113,7 +113,6 @@ class Anything:
             self._out = self._rng.choice([node for node in ALL if node != stage.leader])
             stage.deaf(self._out)
             stage.leave(self._out)
-            stage.watch.lost(self._out)
 
     def _flip(self) -> None:
         """Compact the topic no more, or again."""

@@ -140,9 +140,10 @@ SCHEDULES = (
         the_newest_word_counts,
         (
             Hole("greatest", "the greatest word counts", lambda: (holes.greatest(),),
-                 {"removal waits": "C has nothing"}),
+                 {"removal waits": "C has nothing", "removal overtakes none": "node 3"}),
             Hole("greatest of a reset", "of words with one reset index the greatest counts",
-                 lambda: (holes.greatest_of_a_reset(),), {"removal waits": "C has nothing"}),
+                 lambda: (holes.greatest_of_a_reset(),),
+                 {"removal waits": "C has nothing", "removal overtakes none": "node 3"}),
         ),
     ),
 )  # fmt: skip

@@ -262,7 +262,7 @@ class Nodes:
         """Have a node find one of its local log's files damaged: it makes the log anew."""
         log = self.log(node)
         assert log is not None
-        self.watch.rots(node)
+        self.watch.rots(node, f"{log.folder}/any")
         resets = log.resets
         log.damaged("a set piece has damaged it")
         self.wait(f"node {node} makes its log anew", lambda: log.resets > resets)
