@@ -36,8 +36,12 @@ class Wire:
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(_SECONDS)
-        self.socket.connect((host, int(port)))
         self._asked = 0
+        try:
+            self.socket.connect((host, int(port)))
+        except BaseException:
+            self.socket.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

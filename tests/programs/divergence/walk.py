@@ -71,7 +71,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def walk(system: System, wait_seconds: float = WAIT_SECONDS) -> list[Found]:
+def walk(
+    system: System, wait_seconds: float = WAIT_SECONDS, held_seconds: float = HELD_SECONDS
+) -> list[Found]:
     """All cases in one absence. Raises TimeoutError and KafkaException when the cluster does not serve."""
     admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 0})
     _create(admin)
@@ -87,7 +89,7 @@ def walk(system: System, wait_seconds: float = WAIT_SECONDS) -> list[Found]:
     system.stop(AWAY)
     for case in cases:
         case.away()
-    _while_away(cases, found, wait_seconds)
+    _while_away(cases, found, wait_seconds, held_seconds)
     say(f"{system.name}: node {AWAY} starts")
     system.start(AWAY)
     _until(lambda: _in_sync(admin, cases), f"node {AWAY} is in sync")
@@ -150,7 +152,9 @@ def _configure(admin: AdminClient, settings: Mapping[str, str]) -> None:
         answer.result(20)
 
 
-def _while_away(cases: Sequence[Case], found: Sequence[Found], wait_seconds: float) -> None:
+def _while_away(
+    cases: Sequence[Case], found: Sequence[Found], wait_seconds: float, held_seconds: float
+) -> None:
     """Keep writing until each watched record is gone, or was cleaned past and is held."""
     began = time.monotonic()
     first = [len(case.fillers) for case in cases]
@@ -173,7 +177,7 @@ def _while_away(cases: Sequence[Case], found: Sequence[Found], wait_seconds: flo
                 if one.cleaned:
                     past.setdefault(case.name, now)
             if all(
-                len(one.gone_away) == len(case.watched) or now > past.get(case.name, now) + HELD_SECONDS
+                len(one.gone_away) == len(case.watched) or now > past.get(case.name, now) + held_seconds
                 for case, one in zip(cases, found, strict=True)
             ):
                 break
