@@ -13,9 +13,12 @@ from dataclasses import dataclass
 import msgpack
 
 MAGIC = b"STRSNAP\x01"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest, whose members have folders. A document without folders is of the first, which has none."""
 DIGEST_BYTES = 32
 _FIELDS = [str, str, int, int, int, list, list, bytes]
+_PAIRS = 7
+"""Place of the members' folders in the second format, just before the state."""
 
 
 class SnapshotDamaged(ValueError):
@@ -38,6 +41,8 @@ class SnapshotDocument:
     voters: tuple[int, ...]
     learners: tuple[int, ...]
     state: bytes
+    folders: tuple[tuple[int, int], ...] = ()
+    """(node, identity of its data folder) of members, by node; none in what is published to the storage."""
 
     def parts(self) -> tuple[bytes, bytes]:
         """Canonical bytes as (all before the state, the state): magic, SHA-256 of the body, body.
@@ -47,7 +52,7 @@ class SnapshotDocument:
         """
         head: bytes = msgpack.packb(
             [
-                FORMAT_VERSION,
+                FORMAT_VERSION if self.folders else 1,
                 self.cluster,
                 self.kind,
                 self.group,
@@ -55,6 +60,7 @@ class SnapshotDocument:
                 self.term,
                 list(self.voters),
                 list(self.learners),
+                *([[number for pair in self.folders for number in pair]] if self.folders else []),
                 b"",
             ]
         )
@@ -101,7 +107,10 @@ def decode(data: bytes | memoryview) -> SnapshotDocument:
         raise SnapshotTooNew(
             f"snapshot has format {fields[0]}, this release reads up to {FORMAT_VERSION}: upgrade this node"
         )
-    if [type(field) for field in fields[1:]] != _FIELDS:
+    version, *fields = fields
+    folders = fields.pop(_PAIRS) if version > 1 and len(fields) > _PAIRS else []
+    if [type(field) for field in fields] != _FIELDS or type(folders) is not list or len(folders) % 2:
         raise SnapshotDamaged("snapshot document does not have the fields of its format")
-    _, cluster, kind, group, index, term, voters, learners, state = fields
-    return SnapshotDocument(cluster, kind, group, index, term, tuple(voters), tuple(learners), state)
+    cluster, kind, group, index, term, voters, learners, state = fields
+    pairs = tuple(zip(folders[::2], folders[1::2], strict=True))
+    return SnapshotDocument(cluster, kind, group, index, term, tuple(voters), tuple(learners), state, pairs)

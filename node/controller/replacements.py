@@ -122,6 +122,8 @@ class Replacements:
         The node itself may lead a group before it is reported: the leader that added it lost its leadership
         first. Then it reports itself.
         """
+        if self._host.folder_of(present.node) != present.folder:
+            return frozenset()  # The entry that adds it would name the folder before.
         if present.node != self._host.node_id and not self._host.connected(present.node):
             return frozenset()
         known = self._controller.machine.nodes.get(present.node)

@@ -145,7 +145,7 @@ class ReplicaMoves:
         elif missing:
             begun = [node for node in missing if node in configuration.learners]
             node = (begun or missing)[0]
-            if node == here or self._host.connected(node):
+            if node == here or self._is_there(node):
                 self._begin(group, node, group.add_member)
         elif leaving:
             if _can_do_without(group, leaving[0]):
@@ -155,6 +155,12 @@ class ReplicaMoves:
             ready = [node for node in move.target if group.keeps_up(node)]
             if ready:
                 group.transfer(ready[0])
+
+    def _is_there(self, node: int) -> bool:
+        """Whether a node is connected with the folder that is in force: the entry that adds it names that."""
+        named = self._controller.machine.folders.get(node)
+        folder = named is None or self._host.folder_of(node) == named.folder
+        return folder and self._host.connected(node)
 
     async def _report(self, arrived: list[tuple[int, tuple[int, ...], int]]) -> None:
         result = await self._controller.submit(ReplicasMoved(arrived), SUBMIT_SECONDS)

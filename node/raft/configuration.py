@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from strandline.node.raft.entries import Entry, unpack_members
+from strandline.node.raft.entries import Entry, Folders, unpack_members
 
 
 class Configuration:
-    """The voters, and the learners that are only brought up to date, from log index `index` on."""
+    """The voters, and the learners that are only brought up to date, from log index `index` on.
 
-    __slots__ = ("index", "learners", "voters")
+    A member is a node with the data folder that it had when it was added (KIP-853: id and directory). The
+    first configuration of a group names no folders; the first change names those that its leader knows.
+    """
 
-    def __init__(self, index: int, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
+    __slots__ = ("folders", "index", "learners", "named", "voters")
+
+    def __init__(
+        self, index: int, voters: tuple[int, ...], learners: tuple[int, ...] = (), folders: Folders = ()
+    ) -> None:
         self.index = index
+        self.folders = folders
+        self.named = dict(folders)
         self.voters = tuple(sorted(voters))
         self.learners = tuple(sorted(learners))
 

@@ -93,16 +93,40 @@ def _check_runs(runs: Any) -> tuple[list[int], list[int]]:
     return terms, counts
 
 
-def pack_members(voters: Sequence[int], learners: Sequence[int]) -> bytes:
+Folders = tuple[tuple[int, int], ...]
+"""(node, identity of its data folder) of members, by node; those without one may have any folder."""
+
+
+def pack_folders(folders: Folders) -> list[list[int]]:
+    """The end of a record or an entry behind its members: nothing where no folder is named, as in earlier
+    releases."""
+    return [[number for pair in folders for number in pair]] if folders else []
+
+
+def unpack_folders(packed: list[Any]) -> Folders:
+    """The folders of `pack_folders`; raises ValueError for anything else."""
+    if not packed:
+        return ()
+    (numbers,) = packed
+    if type(numbers) is not list or len(numbers) % 2 or not numbers or set(map(type, numbers)) != {int}:
+        raise ValueError("folders of members are not pairs of numbers")
+    folders = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+    if list(folders) != sorted(dict(folders).items()) or not all(0 < one[1] <= MAX_NUMBER for one in folders):
+        raise ValueError("folders of members are not in order, or one cannot be")
+    return folders
+
+
+def pack_members(voters: Sequence[int], learners: Sequence[int], folders: Folders = ()) -> bytes:
     """The command of the entry that puts a configuration into the log."""
-    packed: bytes = msgpack.packb([sorted(voters), sorted(learners)])
+    packed: bytes = msgpack.packb([sorted(voters), sorted(learners), *pack_folders(folders)])
     return bytes([EntryKind.MEMBERSHIP]) + packed
 
 
-def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(voters, learners) of a MEMBERSHIP entry's command; raises BadMessage."""
+def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...], Folders]:
+    """(voters, learners, their folders) of a MEMBERSHIP entry's command; raises BadMessage."""
     try:
-        voters, learners = msgpack.unpackb(command[1:], max_array_len=1024)
+        voters, learners, *packed = msgpack.unpackb(command[1:], max_array_len=1024)
+        folders = unpack_folders(packed)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"membership entry cannot be read: {error}") from error
     if type(voters) is not list or type(learners) is not list or not voters:
@@ -110,4 +134,6 @@ def unpack_members(command: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     members = [*voters, *learners]
     if set(map(type, members)) != {int} or min(members) < 1 or len(set(members)) != len(members):
         raise BadMessage("membership entry names a member that is not a node id, or twice")
-    return tuple(voters), tuple(learners)
+    if not dict(folders).keys() <= set(members):
+        raise BadMessage("membership entry names the folder of a node that is no member")
+    return tuple(voters), tuple(learners), folders

@@ -138,6 +138,13 @@ class GroupServices:
         """Whether a peer said so of itself when it was last connected."""
         return self.peer_traffic.is_newcomer(peer)
 
+    def folder_of(self, node: int) -> int:
+        """Identity of a node's data folder, this one's included; 0 if it is not known."""
+        if node == self.node_id:
+            return self.folder.id
+        known = self.folder.known.get(node)
+        return 0 if known is None else known.folder
+
     def offered_pre_votes(self, group: int) -> list[int]:
         """Peers that offered a pre-vote for this group's first leader before the group was here."""
         return self.peer_traffic.offered_pre_votes(group)

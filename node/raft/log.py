@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from strandline.node.raft.entries import Entry
+from strandline.node.raft.entries import Entry, Folders
 
 
 class Log(Protocol):
@@ -64,9 +64,11 @@ class Log(Protocol):
         """Write term and vote again."""
 
     def record_snapshot(
-        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders = ()
     ) -> int:
         """Record that a durable snapshot covers all entries up to `index`."""
 
-    def reset(self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]) -> int:
+    def reset(
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders = ()
+    ) -> int:
         """Forget every entry and begin after (`index`, `term`)."""

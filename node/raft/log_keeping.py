@@ -34,7 +34,7 @@ class LogKeeping(Part):
         if state.snapshot_index and state.damaged_below is None:
             return GroupLog(self.log, state.snapshot_members, state.snapshot_term)
         base = state.configurations[0]
-        members = Configuration(self.journal.base, base.voters, base.learners)
+        members = Configuration(self.journal.base, base.voters, base.learners, base.folders)
         return GroupLog(self.log, members, self.journal.base_term)
 
     def record_again(self) -> None:
@@ -44,9 +44,10 @@ class LogKeeping(Part):
         if state.snapshot_index and state.damaged_below is None:
             members = state.snapshot_members
             self.journal.record_snapshot(
-                state.snapshot_index, state.snapshot_term, members.voters, members.learners
+                state.snapshot_index, state.snapshot_term, members.voters, members.learners, members.folders
             )
         elif state.applied:
             self.taking.take()
         elif self.journal.last == 0:
-            self.journal.reset(0, 0, state.configurations[0].voters, state.configurations[0].learners)
+            base = state.configurations[0]
+            self.journal.reset(0, 0, base.voters, base.learners, base.folders)

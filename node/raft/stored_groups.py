@@ -89,7 +89,7 @@ class StoredGroups:
         if recovered is None:
             return None
         base, term = recovered.entries[0][1:]
-        members = Configuration(base, recovered.voters, recovered.learners)
+        members = Configuration(base, recovered.voters, recovered.learners, recovered.folders)
         return GroupLog(RaftLog(record, recovered, 0), members, term)
 
     def forget(self, group: int) -> bool:
@@ -142,16 +142,17 @@ class StoredGroups:
             if newer:
                 recovered.rebase(document.index, document.term)
                 recovered.voters, recovered.learners = document.voters, document.learners
+                recovered.folders = document.folders
             machine.restore(document.state)
         journal = RaftLog(record, recovered, max_run_bytes)
         if document is not None and newer:
             # A crash came between the file and the record that tells of it.
             begin = journal.record_snapshot if len(journal) > 1 else journal.reset
-            begin(document.index, document.term, document.voters, document.learners)
+            begin(document.index, document.term, document.voters, document.learners, document.folders)
         elif not recovered.based and document is None:
             journal.reset(0, 0, voters, ())
             recovered.voters = voters
-        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners, recovered.folders)
         self._logs.pop(group, None)
         memberships = [entry for entry in recovered.entries[1:] if entry[0][0] == EntryKind.MEMBERSHIP]
         return StoredGroup(journal, base, memberships, document, damaged_below)

@@ -15,6 +15,7 @@ import pytest
 from strandline.node.controller import replacements
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.replacements import Replacements
+from strandline.node.controller.replica_moves import ReplicaMoves
 from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
 from strandline.node.objectstore.store import NotDone
 from strandline.node.raft.data_folder import NO_FOLDER, Standing
@@ -340,7 +341,12 @@ def test_node_that_leads_the_group_it_was_added_to_reports_itself() -> None:
         present = Replacement(3, 0xD, 0, frozenset(), frozenset([CONTROLLER_GROUP]))
         machine = SimpleNamespace(replacement=present, nodes={})
         controller = SimpleNamespace(machine=machine, catch_up=catch_up, submit=submit)
-        host = SimpleNamespace(node_id=3, groups={CONTROLLER_GROUP: group}, connected=lambda peer: peer != 3)
+        host = SimpleNamespace(
+            node_id=3,
+            groups={CONTROLLER_GROUP: group},
+            connected=lambda peer: peer != 3,
+            folder_of=lambda node: 0xD,
+        )
         loop = asyncio.get_running_loop()
         part = Replacements(cast(RaftHost, host), cast(ControllerClient, controller), loop=loop)
         part._turn_to((3, 0xD, False))
@@ -350,6 +356,22 @@ def test_node_that_leads_the_group_it_was_added_to_reports_itself() -> None:
 
     asyncio.run(go_on())
     assert reported == [ReplicasJoined(3, 0xD, [CONTROLLER_GROUP])]
+
+
+@pytest.mark.parametrize(("folder", "joins"), [(0xD, True), (0xC, False), (0, False)])
+def test_a_node_is_added_only_while_it_is_connected_with_the_folder_in_force(
+    folder: int, joins: bool
+) -> None:
+    """The entry that adds it names the folder of the connection."""
+    host = SimpleNamespace(node_id=1, connected=lambda peer: True, folder_of=lambda node: folder)
+    present = Replacement(3, 0xD, 0, frozenset(), frozenset([CONTROLLER_GROUP]))
+    machine = SimpleNamespace(replacement=present, nodes={}, folders={3: NodeFolder(2, 0xD)})
+    controller = SimpleNamespace(machine=machine)
+    with asyncio.Runner() as runner:
+        parts = cast(RaftHost, host), cast(ControllerClient, controller)
+        part = Replacements(*parts, loop=runner.get_loop())
+        assert bool(part._may_join(present)) is joins
+        assert ReplicaMoves(*parts, loop=runner.get_loop())._is_there(3) is joins
 
 
 def test_removal_that_ends_when_all_groups_have_left_is_no_joining() -> None:

@@ -70,6 +70,7 @@ class FakeHost:
         self.away: set[int] = set()
         self.newcomer = False
         self.newcomers: set[int] = set()
+        self.folders: dict[int, int] = {}
         self.full = False
         self.stalled = False
         self.active = True
@@ -111,6 +112,9 @@ class FakeHost:
 
     def is_newcomer(self, peer: int) -> bool:
         return peer in self.newcomers
+
+    def folder_of(self, node: int) -> int:
+        return self.folders.get(node, 0)
 
     def peer_heartbeat(self, peer: int) -> PeerHeartbeat:
         return self.heartbeats.pair(peer)

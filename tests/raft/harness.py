@@ -93,7 +93,7 @@ class Replica:
         if document is not None:
             self.machine.restore(document.state)
         journal = RaftLog(self.host.record, recovered, self.host.config.max_append_bytes)
-        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners)
+        base = Configuration(recovered.entries[0][1], recovered.voters, recovered.learners, recovered.folders)
         self.group = self.group_class(cast(SnapshotHost, self.host), GROUP, self.machine, journal, base)
         self.host.group = self.host.groups[GROUP] = self.group
         members = [e for e in recovered.entries[1:] if e[0][0] == EntryKind.MEMBERSHIP]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from typing import Any
 
 import msgpack
 import pytest
@@ -15,13 +17,23 @@ DOCUMENT = SnapshotDocument("cluster", "register-map", 7, 42, 3, (1, 2, 3), (4,)
 NODES = st.lists(st.integers(1, 65535), max_size=5).map(tuple)
 
 
+FOLDERS = st.lists(st.tuples(st.integers(1, 65535), st.integers(1, 2**63 - 1)), max_size=5).map(tuple)
+
+
 @given(
-    st.text(max_size=9), st.integers(0, 2**63), st.integers(0, 2**63), NODES, NODES, st.binary(max_size=99)
-)
+    st.text(max_size=9), st.integers(0, 2**63), st.integers(0, 2**63), NODES, NODES, st.binary(max_size=99),
+    FOLDERS,
+)  # fmt: skip
 def test_round_trip(
-    cluster: str, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], state: bytes
+    cluster: str,
+    index: int,
+    term: int,
+    voters: tuple[int, ...],
+    learners: tuple[int, ...],
+    state: bytes,
+    folders: tuple[tuple[int, int], ...],
 ) -> None:
-    document = SnapshotDocument(cluster, "kind", 7, index, term, voters, learners, state)
+    document = SnapshotDocument(cluster, "kind", 7, index, term, voters, learners, state, folders)
     assert decode(document.encode()) == document
     assert decode(memoryview(document.encode())) == document
 
@@ -55,12 +67,27 @@ def test_anything_after_the_end_is_found() -> None:
         decode(DOCUMENT.encode() + b"\x00")
 
 
+def test_document_without_folders_is_of_the_format_that_earlier_releases_read() -> None:
+    version, *fields = msgpack.unpackb(DOCUMENT.encode()[len(MAGIC) + 32 :])
+    assert (version, len(fields)) == (1, 8)
+    version, *fields = msgpack.unpackb(replace(DOCUMENT, folders=((1, 7),)).encode()[len(MAGIC) + 32 :])
+    assert (version, len(fields), fields[7]) == (2, 9, [1, 7])
+
+
+@pytest.mark.parametrize("folders", [7, [1], None])
+def test_folders_that_cannot_be_are_damage(folders: Any) -> None:
+    version, *fields = msgpack.unpackb(replace(DOCUMENT, folders=((1, 7),)).encode()[len(MAGIC) + 32 :])
+    fields[7] = folders
+    with pytest.raises(SnapshotDamaged):
+        decode(with_body(msgpack.packb([version, *fields])))
+
+
 def with_body(body: bytes) -> bytes:
     return MAGIC + hashlib.sha256(body).digest() + body
 
 
 def test_newer_format_says_so_whatever_else_it_holds() -> None:
-    for fields in ([2], [2, "anything", {"new": 1}], [9, *range(20)]):
+    for fields in ([3], [3, "anything", {"new": 1}], [9, *range(20)]):
         with pytest.raises(SnapshotTooNew, match="upgrade this node"):
             decode(with_body(msgpack.packb(fields)))
 

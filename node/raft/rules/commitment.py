@@ -31,7 +31,7 @@ class Commitment(Part):
         """A newcomer's log counts once it has a vote: until then its folder may have had a predecessor that
         acknowledged more."""
         progress = self.state.progress.get(peer)
-        return progress.match if progress is not None and not self.host.is_newcomer(peer) else 0
+        return progress.match if progress is not None and self.state.counts(peer) else 0
 
     def own_match(self) -> int:
         """The leader counts itself only for entries that its own disk has confirmed."""

@@ -32,6 +32,8 @@ from strandline.node.raft.rules.roles import Roles
 from strandline.node.raft.rules.snapshot_protocols import SnapshotReceiver, SnapshotSender
 
 _BY_LEADER = (AppendEntries, SnapshotChunk, Quiesce, TimeoutNow)
+_BY_MEMBER = (AppendReply, SnapshotReply, NeedSnapshot, VoteReply, PreVoteReply)
+"""Answers, which only the member that was asked can give."""
 
 
 class Dispatch(Part):
@@ -75,6 +77,8 @@ class Dispatch(Part):
         is answered with ours, so that a leader that was left behind steps down (Raft §5.1).
         """
         state, term = self.state, message.term
+        if not state.is_member(peer) and isinstance(message, _BY_MEMBER):
+            return
         if isinstance(message, RequestPreVote):
             self.pre_vote.on_request(peer, message)
             return

@@ -54,9 +54,11 @@ class Election(Part):
         """Whether this replica may vote at all.
 
         A replica in a folder that may have had a predecessor, and one that was let into a group and has not
-        learned its members, could have forgotten a promise (docs/raft.md, "Folders").
+        learned its members, could have forgotten a promise (docs/raft.md, "Folders"). So could one whose
+        newest members name another folder of this node.
         """
-        return not self.host.newcomer and bool(self.state.voters)
+        state = self.state
+        return bool(state.voters) and not self.host.newcomer and state.counts(self.host.node_id)
 
     def campaign(self, *, transfer: bool = False) -> None:
         """Raise the term, vote for oneself and ask for votes, all once term and vote are durable."""

@@ -36,6 +36,9 @@ class Peers(Protocol):
 
     def connected(self, peer: int) -> bool: ...
     def is_newcomer(self, peer: int) -> bool: ...
+    def folder_of(self, node: int) -> int:
+        """Identity of a node's data folder, this one's included; 0 if it is not known."""
+
     def peer_heartbeat(self, peer: int) -> PeerHeartbeat: ...
     def offered_pre_votes(self, group: int) -> list[int]:
         """Peers that offered a pre-vote for this group's first leader before the group was here."""

@@ -116,4 +116,4 @@ class LeadershipTransfer(Part):
         """
         said_at = self.host.peer_heartbeat(peer).no_votes_at
         unable = self.host.now() - said_at <= 3 * self.settings.heartbeat_seconds
-        return not unable and not self.host.is_newcomer(peer)
+        return not unable and self.state.counts(peer)

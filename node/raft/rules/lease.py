@@ -23,7 +23,7 @@ class Lease(Part):
     def acked_at(self, peer: int) -> float:
         """Send time, by this node's clock, of the newest message that the peer answered in this term."""
         progress = self.state.progress.get(peer)
-        if progress is None or self.host.is_newcomer(peer):
+        if progress is None or not self.state.counts(peer):
             return NEVER
         if progress.quiesced_since is not None:
             shared = self.host.peer_heartbeat(peer).acked_sent_at

@@ -144,10 +144,20 @@ class MembershipChange(Part):
 
     def propose(self, voters: Sequence[int], learners: Sequence[int]) -> int:
         state = self.state
-        command = pack_members(voters, learners)
+        folders = tuple(
+            (node, folder) for node in sorted((*voters, *learners)) if (folder := self._folder(node))
+        )
+        command = pack_members(voters, learners, folders)
         index = state.append(command)
         self.configuration_log.note([(command, index, state.term)])
         return index
+
+    def _folder(self, node: int) -> int:
+        """The folder that the next configuration names for a member: as before, or the one it comes with."""
+        named = self.state.configuration.named.get(node)
+        if named is not None:
+            return named
+        return self.host.folder_of(node) if node == self.host.node_id or self.host.connected(node) else 0
 
     def _start_round(self) -> None:
         self.round_target = self.journal.last

@@ -133,10 +133,20 @@ class ReplicaState(SeamedSyncObj):
         me = self.host.node_id
         return [node for node in self.voters if node != me]
 
+    def counts(self, peer: int) -> bool:
+        """Whether a peer's word is that of the member with its id: it has a vote, and it is not another data
+        folder under the same id, which has none of the member's promises."""
+        return not self.host.is_newcomer(peer) and self.is_member(peer)
+
+    def is_member(self, peer: int) -> bool:
+        """Whether a peer has the data folder that the newest members name for its id, if they name one."""
+        named = self.configurations[-1].named.get(peer)
+        return named is None or self.host.folder_of(peer) in (0, named)
+
     def has_majority(self, nodes: set[int]) -> bool:
-        """Whether a majority of the voters is among `nodes`; a newcomer's word does not count."""
-        voters, host = self.voters, self.host
-        return sum(1 for node in voters if node in nodes and not host.is_newcomer(node)) * 2 > len(voters)
+        """Whether a majority of the voters is among `nodes`."""
+        voters = self.voters
+        return sum(1 for node in voters if node in nodes and self.counts(node)) * 2 > len(voters)
 
     def note_members(self) -> None:
         self.set_others(self.peers)

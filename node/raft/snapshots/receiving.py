@@ -240,13 +240,14 @@ class SnapshotReceiving(Part):
             raise read
         read.adopt()
         self.taking.remember(document)
+        place = document.index, document.term, document.voters, document.learners, document.folders
         if self.keeps_suffix(document):
-            self.journal.record_snapshot(document.index, document.term, document.voters, document.learners)
+            self.journal.record_snapshot(*place)
             state.drop_below(document.index)
             newer = [known for known in state.configurations if known.index > document.index]
             state.configurations = [state.snapshot_members, *newer]
         else:
-            self.journal.reset(document.index, document.term, document.voters, document.learners)
+            self.journal.reset(*place)
             state.configurations = [state.snapshot_members]
         state.applied = document.index
         state.commit = max(state.commit, document.index)

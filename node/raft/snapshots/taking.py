@@ -89,7 +89,7 @@ class SnapshotTaking(Part):
             return False
         place = SnapshotDocument(
             self.host.cluster_id, state.machine.kind, state.id, index, term,
-            members.voters, members.learners, b"",
+            members.voters, members.learners, b"", members.folders,
         )  # fmt: skip
         self.saving = True
         state.bytes_since_snapshot = 0
@@ -143,7 +143,9 @@ class SnapshotTaking(Part):
         state = self.state
         self.remember(document)
         index = document.index
-        self.journal.record_snapshot(index, document.term, document.voters, document.learners)
+        self.journal.record_snapshot(
+            index, document.term, document.voters, document.learners, document.folders
+        )
         self.host.wake(state)
         self.host.when_synced(
             lambda: state.run_blocking(partial(self.store.drop, state.id, index), note_untidy)
@@ -154,7 +156,9 @@ class SnapshotTaking(Part):
         state = self.state
         state.snapshot_index = document.index
         state.snapshot_term = document.term
-        state.snapshot_members = Configuration(document.index, document.voters, document.learners)
+        state.snapshot_members = Configuration(
+            document.index, document.voters, document.learners, document.folders
+        )
         self._trailing_bytes = 0
 
     def drop_covered(self, index: int) -> None:

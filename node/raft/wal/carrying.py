@@ -112,7 +112,7 @@ class Carrying:
             stuck.upto, size = log.journal.carry(stuck.upto, self._part_bytes)
             stuck.size += size
         base = log.base
-        log.journal.record_carried(base.index, log.base_term, base.voters, base.learners)
+        log.journal.record_carried(base.index, log.base_term, base.voters, base.learners, base.folders)
         if stuck.size:
             self.carried[group] = stuck.upto, stuck.size
         stuck.upto, stuck.size = base.index, 0

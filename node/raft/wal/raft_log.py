@@ -17,7 +17,7 @@ from typing import overload
 import msgpack
 from pysyncobj.journal import Journal
 
-from strandline.node.raft.entries import Entry, pack_entries
+from strandline.node.raft.entries import Entry, Folders, pack_entries, pack_folders
 from strandline.node.raft.wal.recovered_log import INDEX, STATE, RecoveredLog
 from strandline.node.raft.wal.write_ahead_log import RecordKind
 
@@ -215,11 +215,11 @@ class RaftLog(Journal):
             self.synced = max(self.synced, self._in_flight.popleft()[1])
 
     def record_snapshot(
-        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders = ()
     ) -> int:
         """Record that a durable snapshot covers all entries up to `index`; returns the record's LSN."""
         self.write()
-        return self._record(RecordKind.SNAPSHOT, msgpack.packb([index, term, list(voters), list(learners)]))
+        return self._record(RecordKind.SNAPSHOT, _place(index, term, voters, learners, folders))
 
     def carry(self, index: int, max_bytes: int) -> tuple[int, int]:
         """Write entries above `index` again, at least one and about `max_bytes`: (the last, their bytes).
@@ -238,20 +238,22 @@ class RaftLog(Journal):
         return entries[-1][1], len(packed)
 
     def record_carried(
-        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders = ()
     ) -> None:
         """Record that the log holds the entries carried above `index`, and no others; with term and vote."""
         place = [index, term, list(voters), list(learners), self.written, self._term, self._packed_vote()]
-        self._state_lsn = self._record(RecordKind.CARRIED, msgpack.packb(place))
+        self._state_lsn = self._record(RecordKind.CARRIED, msgpack.packb(place + pack_folders(folders)))
 
-    def reset(self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...]) -> int:
+    def reset(
+        self, index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders = ()
+    ) -> int:
         """Forget every entry and begin after (`index`, `term`), as a bootstrap or an install does."""
         self._entries = [(b"", index, term)]
         self.written = self.synced = index
         self._unwritten_bytes = 0
         self._in_flight.clear()
         self._runs.clear()
-        return self._record(RecordKind.RESET, msgpack.packb([index, term, list(voters), list(learners)]))
+        return self._record(RecordKind.RESET, _place(index, term, voters, learners, folders))
 
     def _write_run(self, entries: Sequence[Entry]) -> None:
         packed = pack_entries(entries)
@@ -259,3 +261,10 @@ class RaftLog(Journal):
         self._in_flight.append((self._record(RecordKind.ENTRIES, packed), last))
         self._runs.append((entries[0][1], last, packed))
         self.written = last
+
+
+def _place(
+    index: int, term: int, voters: tuple[int, ...], learners: tuple[int, ...], folders: Folders
+) -> bytes:
+    packed: bytes = msgpack.packb([index, term, list(voters), list(learners), *pack_folders(folders)])
+    return packed

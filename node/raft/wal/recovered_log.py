@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import msgpack
 
-from strandline.node.raft.entries import Entry, unpack_entries
+from strandline.node.raft.entries import Entry, Folders, unpack_entries, unpack_folders
 from strandline.node.raft.wal.write_ahead_log import RecordKind
 
 STATE = struct.Struct("<QQ")
@@ -32,6 +33,7 @@ class RecoveredLog:
         self.entries: list[Entry] = [(b"", 0, 0)]
         self.voters: tuple[int, ...] = ()
         self.learners: tuple[int, ...] = ()
+        self.folders: Folders = ()
         self.term = 0
         self.vote: int | None = None
         self.snapshot_index = 0
@@ -59,13 +61,13 @@ class RecoveredLog:
             self.term, vote = STATE.unpack(payload)
             self.vote = vote - 1 if vote else None
         elif kind in (RecordKind.SNAPSHOT, RecordKind.RESET):
-            index, term, voters, learners = msgpack.unpackb(payload)
+            index, term, voters, learners, *folders = msgpack.unpackb(payload)
             if kind == RecordKind.RESET:
                 self.entries = [(b"", index, term)]
                 self._anchored = self.based = True
             else:
                 self.rebase(index, term)
-            self.voters, self.learners = tuple(voters), tuple(learners)
+            self._base_members(voters, learners, folders)
             self.snapshot_index = index
         elif kind == RecordKind.CARRY:
             run = unpack_entries(payload)
@@ -138,6 +140,7 @@ class RecoveredLog:
         last: int,
         current: int,
         vote: int,
+        *folders: Any,
     ) -> None:
         """Replace the log's content by the carried entries above `index`, up to `last`, that remain."""
         entries = [entry for entry in self._carry if index < entry[1] <= last]
@@ -155,9 +158,12 @@ class RecoveredLog:
         else:
             self.entries = [(b"", index, term), *entries]
             self._anchored = self.based = True
-        self.voters, self.learners = tuple(voters), tuple(learners)
+        self._base_members(voters, learners, list(folders))
         self.snapshot_index = index
         self.term, self.vote = current, vote - 1 if vote else None
+
+    def _base_members(self, voters: list[int], learners: list[int], folders: list[Any]) -> None:
+        self.voters, self.learners, self.folders = tuple(voters), tuple(learners), unpack_folders(folders)
 
     def _float(self, last: int) -> None:
         """Mark the entries up to `last` as lost with their segment; a later snapshot has their state."""

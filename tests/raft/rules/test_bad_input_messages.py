@@ -220,10 +220,20 @@ def test_whatever_a_run_of_entries_holds_it_is_read_or_refused(data: bytes) -> N
 @given(st.binary(max_size=30) | st.lists(junk, max_size=3).map(msgpack.packb))
 def test_whatever_a_membership_entry_holds_it_is_read_or_refused(data: bytes) -> None:
     try:
-        voters, learners = unpack_members(b"\x02" + data)
+        voters, learners, folders = unpack_members(b"\x02" + data)
     except BadMessage:
         return
-    assert unpack_members(pack_members(voters, learners)) == (tuple(sorted(voters)), tuple(sorted(learners)))
+    again = unpack_members(pack_members(voters, learners, folders))
+    assert again == (tuple(sorted(voters)), tuple(sorted(learners)), folders)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [[], [1], [1, 7, 2], [1, 0], [1, -7], [2, 7, 1, 7], [1, 7, 1, 8], [9, 7], ["1", 7], [1, 2**63], 7],
+)
+def test_membership_entry_with_folders_that_cannot_be_is_refused(folders: Any) -> None:
+    with pytest.raises(BadMessage):
+        unpack_members(b"\x02" + msgpack.packb([[1, 2], [3], folders]))
 
 
 @FUZZ

@@ -54,7 +54,9 @@ def test_members_round_trip(nodes: list[int], count: int) -> None:
     voters, learners = nodes[: count + 1], nodes[count + 1 :]
     command = pack_members(voters, learners)
     assert command[0] == EntryKind.MEMBERSHIP
-    assert unpack_members(command) == (tuple(sorted(voters)), tuple(sorted(learners)))
+    assert unpack_members(command) == (tuple(sorted(voters)), tuple(sorted(learners)), ())
+    folders = tuple((node, 7 * node) for node in sorted(nodes)[1:])
+    assert unpack_members(pack_members(voters, learners, folders))[2] == folders
 
 
 @pytest.mark.parametrize("kind", list(MessageKind))

@@ -53,8 +53,8 @@ def of_another_cluster(disk: SimDisk, path: str) -> None:
 
 def newer(disk: SimDisk, path: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(format_module, "FORMAT_VERSION", 2)
-        content = decode(bytes(inode(disk, path).live)).encode()
+        patch.setattr(format_module, "FORMAT_VERSION", 3)
+        content = replace(decode(bytes(inode(disk, path).live)), folders=((1, 7),)).encode()
     rewrite(disk, path, content)
 
 
@@ -79,7 +79,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (cut(500), "SHA-256 digest does not match"),
     (of_another_cluster, "holds cluster 'green'"),
     (of_no_known_shape, "does not have the fields"),
-    (newer, "has format 2, this release reads up to 1: upgrade this node"),
+    (newer, "has format 3, this release reads up to 2: upgrade this node"),
     (missing, "of group 1 is missing or damaged"),
 ]
 
@@ -274,11 +274,11 @@ def test_a_follower_too_old_for_its_leaders_snapshots_says_so_and_costs_no_storm
 
         def too_old(file: Any, group: int, index: int) -> Any:
             theirs.discard_incoming(file, group)
-            raise format_module.SnapshotTooNew("snapshot has format 2, this release reads up to 1: upgrade")
+            raise format_module.SnapshotTooNew("snapshot has format 3, this release reads up to 2: upgrade")
 
         theirs.adopt_incoming = too_old  # type: ignore[method-assign]
         cluster.run(12.0)
-        line = "group 1: the snapshot that arrived cannot be used: snapshot has format 2"
+        line = "group 1: the snapshot that arrived cannot be used: snapshot has format 3"
         said = [each for each in caplog.messages if each.startswith(line)]
         assert 1 <= len(said) <= 6
         assert len(saves) <= 12.0 * 100 / 150 + 6, "as many as the load asks for, and a few"

@@ -126,8 +126,8 @@ def test_newer_format_is_told_apart_from_damage(monkeypatch: pytest.MonkeyPatch)
     disk = SimDisk(random.Random(0))
     store = SnapshotStore(disk, FOLDER, "c")
     with monkeypatch.context() as patch:
-        patch.setattr("strandline.snapshot.document.FORMAT_VERSION", 2)
-        store.save(OLD)
+        patch.setattr("strandline.snapshot.document.FORMAT_VERSION", 3)
+        store.save(replace(OLD, folders=((1, 7),)))
     with pytest.raises(SnapshotTooNew, match="upgrade this node"):
         store.load(7, 10)
 
