@@ -15,7 +15,9 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from strandline.cluster import client_settings
 from strandline.cluster.commands import (
+    acls,
     audit,
     checkpoint,
     clusters,
@@ -45,6 +47,7 @@ app.add_typer(topics.app, name="topic")
 app.add_typer(transactions.app, name="transaction")
 app.add_typer(groups.app, name="group")
 app.add_typer(users.app, name="user")
+app.add_typer(acls.app, name="acl")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)
@@ -57,8 +60,18 @@ app.add_typer(view.app, name="view")
 @app.callback()
 def whole(
     version: Annotated[bool, typer.Option("--version", help="Print the version of Strandline.")] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="How to log in at Kafka's ports, and what to trust: a file like Kafka's client.properties. "
+            "It stands before the command: strandline --config FILE topic list.",
+        ),
+    ] = None,
 ) -> None:
-    """Nothing: `--version` alone is answered before this is imported."""
+    """Take what holds for every command; `--version` alone is answered before this is imported."""
+    client_settings.CURRENT.set({} if config is None else client_settings.load(config))
     if version:
         raise CommandFailed(
             "--version stands alone", "for more about versions: strandline version --json", MISUSED

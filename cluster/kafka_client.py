@@ -14,8 +14,9 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
-from strandline.cluster.kafka_errors import error_of, failed, is_internal, patiently, reach
+from strandline.cluster.kafka_errors import error_of, failed, is_internal, note, patiently, reach
 from strandline.cluster.target import Target
 
 REQUEST_SECONDS: Final = 20.0
@@ -34,12 +35,14 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
     logger = logging.Logger("librdkafka")
     logger.addHandler(logging.NullHandler())
     return {
+        **CURRENT.get(),
         "bootstrap.servers": bootstrap,
         "client.id": "strandline-cli",
         "socket.connection.setup.timeout.ms": int(_CONNECT_SECONDS * 1000),
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "logger": logger,
+        "error_cb": note,
         **{name if name == "error_cb" else name.replace("_", "."): value for name, value in more.items()},
     }
 
@@ -75,6 +78,7 @@ class TopicAdmin:
         try:
             found = self._admin.list_topics(timeout=_CONNECT_SECONDS).topics
         except KafkaException as error:
+            self._admin.poll(0)  # calls `note`
             raise failed(self.where, "the topics cannot be listed", error_of(error)) from None
         return {
             name: (
@@ -159,6 +163,7 @@ class TopicAdmin:
         except TimeoutError:
             raise failed(self.where, what, KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
+            self._admin.poll(0)  # calls `note`
             if is_internal(topic, error_of(error)):
                 raise CommandFailed(
                     f"{what}: it is internal, and holds what consumer groups or transactions need to go on",

@@ -57,6 +57,17 @@ _STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_M
 """Errors of the object store: it is unavailable, or a stored object is damaged or missing."""
 
 
+_LOGIN: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
+_refused_logins: Final[list[str]] = []
+"""The newest cause: librdkafka tells it apart from the request, which then ends by its timeout."""
+
+
+def note(error: KafkaError) -> None:
+    """Remember that a broker refused a login or a handshake; an `error_cb` of librdkafka."""
+    if error.code() in _LOGIN:
+        _refused_logins[:] = [one_line(error.str())]
+
+
 def reach(where: Target) -> None:
     """CommandFailed at once when nothing takes connections there, where librdkafka would keep trying."""
     if not _answers(where.bootstrap):
@@ -74,6 +85,12 @@ def unreachable(where: Target) -> CommandFailed:
 def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
     """A broker, or the client, refused, or nothing came of it in time."""
     code = error.code()
+    if code in _NO_BROKER | _TIMED_OUT | _LOGIN and _refused_logins:
+        return CommandFailed(
+            f"{what}: {where.bootstrap} does not accept the login of --config, or is not trusted: "
+            f"{_refused_logins[-1]}",
+            "see security.protocol, the user and the files that the file names; the node's log says more",
+        )
     if code in _NO_BROKER | _TIMED_OUT and not _answers(where.bootstrap):
         return unreachable(where)
     if code in _NO_BROKER | _TIMED_OUT | PASSING | _STORED:

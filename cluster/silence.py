@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from strandline.cluster.failure import CommandFailed, one_line
-from strandline.cluster.kafka_errors import troubles
+from strandline.cluster.kafka_errors import note, troubles
 from strandline.cluster.output import plural, warn
 from strandline.cluster.target import Target
 
@@ -38,6 +38,7 @@ class Silence:
 
     def error(self, error: KafkaError) -> None:
         """librdkafka met this, and goes on trying."""
+        note(error)
         self._error = error
 
     def over(self) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from strandline.cluster.client_settings import BOOTSTRAP, CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local_files import DESCRIPTION, Description
 from strandline.cluster.ports import ADMIN, KAFKA, LOOPBACK
@@ -21,7 +22,7 @@ Bootstrap = Annotated[
         "--bootstrap",
         metavar="HOST:PORT,...",
         help=f"Kafka addresses to begin with. Without it: the cluster of --cluster, of ./{DEFAULT_FOLDER}, "
-        f"or {LOOPBACK}:{KAFKA}.",
+        f"or {LOOPBACK}:{KAFKA}. A login or TLS: `strandline --config FILE` before the command.",
     ),
 ]
 Cluster = Annotated[
@@ -56,6 +57,8 @@ def target(*, bootstrap: str | None = None, admin: str | None = None, folder: Pa
         raise CommandFailed(
             "--cluster already says where the cluster is", "leave one of the options away", MISUSED
         )
+    if bootstrap is None and folder is None:
+        bootstrap = CURRENT.get().get(BOOTSTRAP)
     local = None
     if bootstrap is None and admin is None:
         local = described(folder)

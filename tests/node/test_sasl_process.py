@@ -252,6 +252,61 @@ def test_users_come_and_go_by_kafka_s_requests(node: Node) -> None:
     assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "bob", "two")
 
 
+def test_commands_log_in_and_change_acls(node: Node, tmp_path: Path) -> None:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+
+    def properties(user: str, password: str) -> Path:
+        path = tmp_path / f"{user}.properties"
+        path.write_text(
+            f"# of {user}\nbootstrap.servers={node.address('public')}\nsecurity.protocol=SASL_SSL\n"
+            "sasl.mechanism=SCRAM-SHA-256\nssl.truststore.type=PEM\n"
+            f"ssl.truststore.location={node.ca}\n"
+            f'sasl.jaas.config={login} username="{user}" \\\n    password="{password}";\n'
+        )
+        path.chmod(0o600)
+        return path
+
+    def strandline(user: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [
+                sys.executable, "-m", "strandline", "--config", str(tmp_path / f"{user}.properties"),
+                *arguments,
+            ],
+            input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    properties("alice", "wonderland")
+    properties("fred", "yabba,dabba=doo")
+    node.add("fred", "yabba,dabba=doo")
+    made = strandline("alice", "topic", "create", "quarry")
+    assert made.returncode == 0, made.stderr
+    denied = strandline("fred", "produce", "quarry", stdin="stone\n")
+    assert (denied.returncode, "authorization failed" in denied.stderr.lower()) == (1, True), denied.stderr
+    added = strandline("alice", "acl", "add", "User:fred", "write", "topic:quarry")
+    assert (added.returncode, added.stdout) == (0, "User:fred may write topic:quarry\n"), added.stderr
+    written = strandline("fred", "produce", "quarry", stdin="stone\n")
+    assert written.returncode == 0, written.stderr
+    listed = json.loads(strandline("alice", "acl", "list", "--json").stdout)["acls"]
+    row = {
+        "resource": "topic:quarry", "prefix": False, "principal": "User:fred", "permission": "allow",
+        "operation": "write", "host": "*",
+    }  # fmt: skip
+    assert row in listed
+    assert "no entries" in strandline("fred", "acl", "list").stdout
+    refused = strandline("fred", "acl", "add", "User:fred", "all", "cluster")
+    assert (refused.returncode, "CLUSTER_AUTHORIZATION_FAILED" in refused.stderr) == (1, True)
+    gone = strandline("alice", "acl", "remove", "User:fred", "write", "topic:quarry")
+    assert gone.returncode == 0, gone.stderr
+    again = strandline("alice", "acl", "remove", "User:fred", "write", "topic:quarry")
+    assert (again.returncode, "there is no such entry" in again.stderr) == (1, True)
+    properties("alice", "wrong")
+    began = time.monotonic()
+    wrong = strandline("alice", "topic", "list")
+    assert wrong.returncode == 1
+    assert "does not accept the login of --config" in wrong.stderr
+    assert time.monotonic() - began < 15
+
+
 def test_the_command_makes_the_first_user(node: Node) -> None:
     def strandline(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         where = ("--bootstrap", node.address("internal"))
