@@ -162,8 +162,10 @@ def test_nothing_is_sent_twice_while_too_few_answers_are_known_or_the_store_is_n
     case.unlucky(0, seconds=1.0)
     assert case.get() == pytest.approx(1.0, abs=0.01)
     near = Case()
-    near.bucket.seconds = lambda _: 0.001
-    near.warm(near.get)
+    near.bucket.seconds = lambda number: 0.001 - 1e-6 * number
+    for _ in range(3 * ENOUGH):
+        near.get()
+    near.bucket.calls.clear()
     near.bucket.seconds = lambda _: LEAST_SECONDS * 0.9
     near.get()
     assert len(near.bucket.calls) == 1
@@ -194,6 +196,15 @@ def test_one_of_twenty_requests_is_sent_twice_at_most(case: Case) -> None:
     for _ in range(2000):
         case.get()
     assert case.hedging.sent["get"] - before <= 0.05 * 2000 + SAVED
+
+
+def test_leave_to_send_twice_is_saved_up_for_a_few(case: Case) -> None:
+    case.warm(case.get, 1000)
+    case.bucket.seconds = lambda number: 0.3 if number % 2 else 0.09
+    for _ in range(60):
+        case.get()
+    assert case.hedging.sent["get"] <= SAVED + 0.05 * 60
+    assert case.hedging.sent["get"] >= SAVED
 
 
 def test_none_is_sent_twice_for_a_while_after_a_failure(case: Case) -> None:
@@ -307,8 +318,11 @@ def test_a_mistake_of_the_client_library_is_told_as_it_is(case: Case) -> None:
         raise RuntimeError("a bug")
 
     case.bucket.error = broken
+    case.bucket.seconds = lambda number: 5.0 if number else 0.15
+    began = case.world.now
     with pytest.raises(RuntimeError, match="a bug"):
         case.put()
+    assert case.world.now - began < 1.0
 
 
 def test_a_caller_that_goes_away_takes_both_requests_along(case: Case) -> None:

@@ -67,9 +67,10 @@ class SimStore:
     of requests that end badly: `refused` (definite, no effect), `broken` (unknown, no effect), `lost`
     (unknown, with effect), `late` (unknown, the effect comes up to `late_seconds` after; `late_puts` is the
     same for puts alone), `silent` (no answer ever; half of them with effect). A listing shows the bucket as
-    it was up to `list_lag_seconds` ago; a read arrives up to `slow_reads_seconds` later. `stall()` holds all
-    requests back, `cut(node)` those of one node; `land_within()` hurries what is late; `flip_bit()` rots an
-    object.
+    it was up to `list_lag_seconds` ago; a read arrives up to `slow_reads_seconds` later. As with S3, a share
+    `tail` of all requests arrives up to `tail_seconds` later, and what is above `most_per_second` is refused
+    (503 SlowDown). `stall()` holds all requests back, `cut(node)` those of one node; `land_within()` hurries
+    what is late; `flip_bit()` rots an object.
 
     Figures: `objects`, `requests` by operation, `ended` by fate, `stored` names in order, `deleted` names
     with the time. `on_delete(name)` hears of each deletion before it happens; `on_step(node, operation, key,
@@ -88,6 +89,12 @@ class SimStore:
         self.refused = self.broken = self.lost = self.late = self.late_puts = self.silent = 0.0
         self.late_seconds = 30.0
         self.list_lag_seconds = self.slow_reads_seconds = 0.0
+        self.tail = 0.0
+        self.tail_seconds = 2.0
+        self.most_per_second = float("inf")
+        self._tails = world.rng("tail of the store")
+        self._allowed = 1.0
+        self._allowed_at = 0.0
         self.on_delete: Callable[[str], None] = lambda name: None
         self.on_step: Callable[[SimNode, str, str, Moment], None] = lambda *_: None
         self.max_object_bytes = 256 * 1024 * 1024
@@ -167,9 +174,10 @@ class SimStore:
                 return
             if node.id in self._cut:
                 return
-            self.ended[fate] = self.ended.get(fate, 0) + 1
-            self._world.note(f"store {operation} {fate}", node.id, 0, crc32(key.encode()))
-            self._end(fate, operation, key, effect, late, half, reply)
+            end = fate if self._takes_more() else "throttled"
+            self.ended[end] = self.ended.get(end, 0) + 1
+            self._world.note(f"store {operation} {end}", node.id, 0, crc32(key.encode()))
+            self._end(end, operation, key, effect, late, half, reply)
             if operation in CHANGES:
                 self.on_step(node, operation, key, "ended")
 
@@ -184,6 +192,8 @@ class SimStore:
                 self.on_step(node, operation, key, "answered")
 
         longer = self.slow_reads_seconds * self._lags.random() if operation in READS else 0.0
+        if self.tail and self._tails.random() < self.tail:
+            longer += self.tail_seconds * self._tails.random()
         self._world.call_later(self._way() + longer, arrive)
 
     def _end(
@@ -215,6 +225,18 @@ class SimStore:
             reply(None, NotDone(operation, key, f"simulated: {fate}", retriable=True))
         elif fate != "silent":
             reply(None, OutcomeUnknown(operation, key, f"simulated: {fate}"))
+
+    def _takes_more(self) -> bool:
+        """Whether a request is within the rate: a tenth of a second of it may come at once."""
+        rate, now = self.most_per_second, self._world.now
+        if rate == float("inf"):
+            return True
+        self._allowed = min(self._allowed + (now - self._allowed_at) * rate, max(rate / 10, 1.0))
+        self._allowed_at = now
+        if self._allowed < 1:
+            return False
+        self._allowed -= 1
+        return True
 
     def _come_late(self, number: int) -> None:
         _, effect = self._late.pop(number)
