@@ -178,6 +178,7 @@ class _Process:
             on_fatal=self._stop_for,
             level_one_builder=_level_one_builder(config, loop),
             compactor=_compactor(config, loop),
+            view_place=_view_place(config),
         )
         admin = AdminServer(broker, config.admin.host, config.admin.port, config.admin.hosts)
         try:
@@ -296,6 +297,12 @@ def _compactor(config: NodeConfig, loop: asyncio.AbstractEventLoop) -> WorkerCom
     """As `_level_one_builder`."""
     place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-compaction")
     return WorkerCompactor(place, loop=loop) if place.is_shared else None
+
+
+def _view_place(config: NodeConfig) -> StorePlace | None:
+    """The place at which processes of views find the node's objects; None as in `_level_one_builder`."""
+    place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-views")
+    return place if place.is_shared else None
 
 
 def _warm_up() -> None:

@@ -1,132 +1,241 @@
-"""`strandline view`: plans of programs of views. Nothing runs them yet."""
+"""`strandline view`: programs of views: plans, changes, and how they go."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.output import Json, plural, show, table
-from strandline.snapshot.extras import ExtraMissing, require
+from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.commands.view_plan import plan, read_program, require_views
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
+from strandline.cluster.output import Json, escaped, plural, show, table
+from strandline.cluster.target import Admin, Cluster, target
 
 if TYPE_CHECKING:
-    from strandline.statemachine.views.program import Difference, Program
+    from strandline.statemachine.views.program import Program
 
-app = typer.Typer(help="Plan views: queries over topics, kept up to date.", no_args_is_help=True)
+app = typer.Typer(help="Views: queries over topics, kept up to date.", no_args_is_help=True)
 
-PROGRAM_BYTES: Final = 1 << 20
-"""The size up to which a program is read: thousands of views. It keeps a file that is no program out."""
-_SHOWN_DIGITS: Final = 12
+WAIT_SECONDS: Final = 0.1
+"""Between two looks at a program that is waited for."""
 
 
-@app.callback()
-def view() -> None:
-    """Nothing: it makes `plan` a command of a group."""
+app.command()(plan)
 
 
 @app.command()
-def plan(
+def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A program: CREATE TABLE and CREATE VIEW.")],
-    against: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The program that it shall take the place of.")
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The program's name. Default: the file's, without suffix."),
     ] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, max=86400, help="Wait until the views are live.")
+    ] = 0.0,
+    admin: Admin = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Show the operators of a program, and which of them another one has. Changes nothing.
+    """Create a program's views, or put this version in the place of the one that is live.
 
-    An operator that both programs have keeps its state; a new one has to be filled from the topics. Exits
-    with status 2 if a program is refused.
+    The new version is filled out of sight while the old one goes on. Then all its views appear at one moment,
+    and those that went disappear. Exits with status 2 if the program is refused: nothing has changed then.
 
     \b
     Examples:
-      strandline view plan views.sql
-      strandline view plan views.sql --against views-before.sql --json
+      strandline view apply delays.sql --wait 60
+      strandline view apply delays.sql --name flights
     """
-    try:
-        require("views")
-    except ExtraMissing as error:
-        raise CommandFailed(error.cause, error.cure, MISUSED) from None
-    from strandline.statemachine.views.program import Program, difference
+    require_views()
+    content, program = read_program(file, as_json)
+    where = target(admin=admin, folder=cluster)
+    name = file.stem if name is None else name
+    from strandline.statemachine.views.identity import digest
 
-    new = _program(file, as_json)
-    old = Program(()) if against is None else _program(against, as_json)
-    compared = difference(old, new)
-    show(as_json, _as_dict(old, new, compared), _tables(old, new, compared))
-
-
-def _program(file: Path, as_json: bool) -> Program:
-    # sqlglot takes a third of a second to import, which no other command should pay for.
-    from strandline.snapshot.views.sql.programs import program_of
-    from strandline.statemachine.views.refusals import Refused
-
-    with file.open("rb") as opened:
-        content = opened.read(PROGRAM_BYTES + 1)
-    if len(content) > PROGRAM_BYTES:
-        raise CommandFailed(
-            f"{file} is larger than {PROGRAM_BYTES:,} bytes", "name a program of views", MISUSED
-        )
-    try:
-        return program_of(content.decode())
-    except UnicodeDecodeError as error:
-        raise CommandFailed(f"{file} is no text: byte {error.start}", "write it in UTF-8", MISUSED) from None
-    except Refused as refused:
-        if as_json:
-            show(True, {"file": str(file), "refused": refused.as_dict()}, "")
-            raise typer.Exit(MISUSED) from None
-        raise CommandFailed(f"{file}: {refused}", refused.cure, MISUSED) from None
-
-
-def _as_dict(old: Program, new: Program, compared: Difference) -> dict[str, Any]:
-    return {
-        "views": [
-            {
-                "name": each.name,
-                "fate": each.fate.value,
-                "was": each.was,
-                "operators_kept": list(each.kept),
-                "operators_new": list(each.new),
-            }
-            for each in compared.views
-        ],
-        "operators": [
-            {"digest": digest, "kind": kind, "fate": fate, "does": does}
-            for digest, kind, fate, does in _operators(old, new, compared)
-        ],
-    }
-
-
-def _tables(old: Program, new: Program, compared: Difference) -> list[Any]:
     views = [
+        {
+            "view": view.name,
+            "topic": view.topic,
+            "partitions": view.sink.partitions,
+            "sink": digest(view.sink),
+        }
+        for view in program.views
+        if view.sink is not None
+    ]
+    if not views:
+        raise CommandFailed(f"{file} has no view with a topic", "declare one that is not LOCAL", MISUSED)
+    body = {"program": name, "text": content, "views": views, "inputs": _inputs(program)}
+    answer = first_answer(where.admin, "POST", "/api/views", body, timeout=40.0)
+    if wait:
+        _wait(where.admin, name, answer["attempt"], wait)
+    done = "live" if wait else f"begun as attempt {answer['attempt']}: strandline view status {name}"
+    show(as_json, answer, f"program {name}: {done}")
+
+
+@app.command("list")
+def list_programs(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """List programs and their views.
+
+    \b
+    Example:
+      strandline view list
+    """
+    programs = first_answer(target(admin=admin, folder=cluster).admin, "GET", "/api/views")["programs"]
+    rows = [
+        (each["name"], _number(each["live"]), _number(each["next"]), ", ".join(_views(each)), each["stopped"])
+        for each in programs
+    ]
+    show(as_json, {"programs": programs}, table(("PROGRAM", "LIVE", "NEXT", "VIEWS", "STOPPED"), rows))
+
+
+@app.command("show")
+def show_program(
+    name: Annotated[str, typer.Argument(metavar="PROGRAM")],
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Print the text of a program's live version, or of the first one while that is filled.
+
+    \b
+    Example:
+      strandline view show delays > delays.sql
+    """
+    program = _find(first_answer(target(admin=admin, folder=cluster).admin, "GET", "/api/views"), name)
+    version = program["live"] or program["next"]
+    if version is None:
+        raise CommandFailed(f"program {name} has no version: {program['ended']}", "apply another", FAILED)
+    show(as_json, program, version["text"].rstrip("\n"))
+
+
+@app.command()
+def status(
+    name: Annotated[str, typer.Argument(metavar="PROGRAM")],
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a program goes: its versions, what runs them, how far they are.
+
+    Exits with status 1 if the program has stopped.
+
+    \b
+    Example:
+      strandline view status delays
+    """
+    addresses = target(admin=admin, folder=cluster).admin
+    program = _find(first_answer(addresses, "GET", "/api/views"), name)
+    running = _running(addresses, name)
+    rows = [
         (
-            each.name,
-            each.fate.value if each.was is None else f"renamed from {each.was}",
-            len(each.kept),
-            len(each.new),
+            "live" if each["live"] else "next", each["node"], each["process"], each["status"].get("phase"),
+            each["status"].get("records"), each["status"].get("written"), each["starts"],
         )
-        for each in compared.views
-    ]
-    operators = [(digest[:_SHOWN_DIGITS], *rest) for digest, *rest in _operators(old, new, compared)]
-    kept = plural(len(compared.kept), "operator")
-    counts = f"{kept} kept, {len(compared.new)} new, {len(compared.dropped)} dropped"
-    return [
-        table(("VIEW", "FATE", "KEPT", "NEW"), views, right=(2, 3)),
-        "",
-        table(("OPERATOR", "KIND", "FATE", "DOES"), operators),
-        "",
-        counts,
-    ]
+        for each in running
+    ]  # fmt: skip
+    head = [f"program {name}: version {_number(program['live']) or '-'} live"]
+    if program["next"]:
+        head.append(
+            f"version {program['next']['number']} is being filled, attempt {program['next']['attempt']}"
+        )
+    head += [f"stopped: {program['stopped']}"] if program["stopped"] else []
+    head += [f"the last attempt ended: {program['ended']}"] if program["ended"] else []
+    listed = table(
+        ("VERSION", "NODE", "PROCESS", "PHASE", "RECORDS", "WRITTEN", "STARTS"), rows, right=(1, 2, 4, 5, 6)
+    )
+    show(as_json, {**program, "running": running}, [*map(escaped, head), "", listed])
+    if program["stopped"]:
+        raise typer.Exit(FAILED)
 
 
-def _operators(old: Program, new: Program, compared: Difference) -> list[tuple[str, str, str, str]]:
-    """Digest, kind, fate and parameters of each operator: the new program's, then those that go."""
-    from strandline.statemachine.views.identity import parameters
+@app.command()
+def cancel(
+    name: Annotated[str, typer.Argument(metavar="PROGRAM")],
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """End the filling of a program's next version. The live one goes on.
 
-    plans = {**old.operators(), **new.operators()}
-    kept = set(compared.kept)
-    there = [(digest, "kept" if digest in kept else "new") for digest in new.operators()]
-    return [
-        (digest, type(plans[digest]).__name__, fate, parameters(plans[digest]))
-        for digest, fate in [*there, *((digest, "dropped") for digest in compared.dropped)]
-    ]
+    \b
+    Example:
+      strandline view cancel delays
+    """
+    where = target(admin=admin, folder=cluster)
+    answer = first_answer(where.admin, "POST", "/api/views/cancel", {"program": name}, timeout=20.0)
+    show(as_json, answer, f"program {name}: the attempt has ended")
+
+
+@app.command()
+def drop(
+    name: Annotated[str, typer.Argument(metavar="PROGRAM")],
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Drop a program, its views and their topics.
+
+    \b
+    Example:
+      strandline view drop delays
+    """
+    where = target(admin=admin, folder=cluster)
+    answer = first_answer(where.admin, "POST", "/api/views/drop", {"program": name}, timeout=20.0)
+    show(as_json, answer, f"program {name}: dropped, with {plural(answer['topics'], 'topic')}")
+
+
+def _inputs(program: Program) -> list[str]:
+    from strandline.statemachine.views.plan import Source
+
+    return sorted({plan.topic for plan in program.operators().values() if isinstance(plan, Source)})
+
+
+def _find(answer: Any, name: str) -> dict[str, Any]:
+    for program in answer["programs"]:
+        if program["name"] == name:
+            return dict(program)
+    raise CommandFailed(f"there is no program {name}", "see `strandline view list`", MISUSED)
+
+
+def _running(addresses: tuple[str, ...], name: str) -> list[dict[str, Any]]:
+    """Versions of a program that run, by node; a node that does not answer runs nothing that is known."""
+    found = []
+    for address in addresses:
+        try:
+            answer = AdminClient(address).request("GET", "/api/views")
+        except Unreachable:
+            continue
+        if answer.status == 200:
+            running = [each for each in answer.body["running"] if each["program"] == name]
+            found += [{"node": answer.body["node"], **each} for each in running]
+    return found
+
+
+def _wait(addresses: tuple[str, ...], name: str, attempt: int, seconds: float) -> None:
+    """Wait for the cutover of an attempt; CommandFailed when it ended otherwise, or is not over in time."""
+    end = time.monotonic() + seconds
+    while True:
+        program = _find(first_answer(addresses, "GET", "/api/views"), name)
+        if program["live"] is not None and program["live"]["attempt"] == attempt:
+            return
+        if program["next"] is None or program["next"]["attempt"] != attempt:
+            raise CommandFailed(
+                f"program {name}: {program['ended']}", "mend that, then apply it again", FAILED
+            )
+        if time.monotonic() > end:
+            cure = f"it goes on: strandline view status {name}"
+            raise CommandFailed(f"program {name} is not live after {seconds:g} s", cure, FAILED)
+        time.sleep(WAIT_SECONDS)
+
+
+def _views(program: dict[str, Any]) -> list[str]:
+    version = program["live"] or program["next"]
+    return [each["view"] for each in version["views"]] if version else []
+
+
+def _number(version: dict[str, Any] | None) -> int | None:
+    return None if version is None else int(version["number"])

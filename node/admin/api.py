@@ -28,6 +28,7 @@ from strandline.node.admin.pages import after_group, limit, only, page
 from strandline.node.admin.request_bodies import MAX_CHECKPOINT_SECONDS
 from strandline.node.admin.source import AdminSource
 from strandline.node.admin.transactions import TransactionsApi
+from strandline.node.admin.views import ViewsApi
 from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
 from strandline.node.runtime.slices import Slices
 
@@ -64,6 +65,7 @@ class AdminApi:
             *CompactionApi(self._source).routes(),
             *ConsumerGroupsApi(self._source).routes(),
             *TransactionsApi(self._source).routes(),
+            *ViewsApi(self._source).routes(),
         ]
         app = Starlette(
             routes=[Route(path, answer, methods=[method]) for method, path, answer in routes],

@@ -45,6 +45,13 @@ from strandline.node.admin.schemas import (
     record,
     rows,
 )
+from strandline.node.admin.view_schemas import (
+    APPLIED,
+    APPLY_REQUEST,
+    PROGRAM_ENDED,
+    PROGRAM_REQUEST,
+    PROGRAMS,
+)
 
 
 def _answer(meaning: str, schema: Schema) -> Schema:
@@ -165,6 +172,12 @@ OPENAPI: Final[dict[str, Any]] = {
             "Hold records of a compacted topic against cleaning, for a reader", HOLD_REQUEST, HOLDS
         ),
         "/api/compaction/holds/release": _post("End a reader's holds of a topic", RELEASE_REQUEST, HOLDS),
+        "/api/views": {
+            **_get("Programs of views, and what runs of them here", PROGRAMS),
+            **_post("Begin to fill a program's next version", APPLY_REQUEST, APPLIED),
+        },
+        "/api/views/cancel": _post("End the filling of a version", PROGRAM_REQUEST, PROGRAM_ENDED),
+        "/api/views/drop": _post("Drop a program and its topics", PROGRAM_REQUEST, PROGRAM_ENDED),
         "/api/gc/dry-run": _get("What this node's collector would delete now", DRY_RUN, _LIMIT),
         "/api/gc/pause": _post("Collect no more, on any node", NOTHING, PAUSED),
         "/api/gc/resume": _post("Collect again, on all nodes", NOTHING, PAUSED),

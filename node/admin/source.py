@@ -35,8 +35,9 @@ from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.host import RaftHost
+from strandline.node.views.view_process import ViewProcess
 from strandline.statemachine.controller.controller import Controller
-from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection
+from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection, ViewCommand
 from strandline.statemachine.controller.controller_state import Topic
 
 
@@ -46,7 +47,7 @@ class ControllerSource(Protocol):
     @property
     def machine(self) -> Controller: ...
     async def submit(
-        self, command: SetCollection | ReplaceNode, seconds: float, /
+        self, command: SetCollection | ReplaceNode | ViewCommand, seconds: float, /
     ) -> object | Unavailable: ...
 
 
@@ -195,6 +196,13 @@ class InlineStoringSource(Protocol):
     def age(self, group: int, /) -> float: ...
 
 
+class ViewsSource(Protocol):
+    """The processes of programs of views on this node."""
+
+    def problem(self) -> str | None: ...
+    def running(self) -> list[ViewProcess]: ...
+
+
 class AdminSource(Protocol):
     """A node, as its admin server sees it."""
 
@@ -264,3 +272,5 @@ class AdminSource(Protocol):
     def checkpoints(self) -> CheckpointTaker: ...
     @property
     def holding(self) -> HoldingSource: ...
+    @property
+    def views(self) -> ViewsSource: ...

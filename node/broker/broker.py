@@ -81,6 +81,7 @@ class Broker(NodeParts):
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Leadership first, then coordinators, Kafka's port, the log, object storage."""
+        await self.views.close()
         self.keeper.close()
         self.replacements.close()
         self.replica_moves.close()
@@ -126,6 +127,7 @@ class Broker(NodeParts):
         self.replica_manager.caught_up()
         self.departures.start()
         await self.kafka.accept()
+        self.views.start()
         for listener in self.config.listeners:
             port, protocol = self.kafka.ports[listener.name], listener.protocol
             log.info("node %d serves Kafka on port %d (%s)", self.node_id, port, protocol)

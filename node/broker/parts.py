@@ -58,6 +58,7 @@ from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfi
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
+from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.storage_owner import OwnedStore, draw_incarnation
 from strandline.node.objectstore.store import ObjectStore
@@ -74,6 +75,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.wal.config import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
+from strandline.node.views.view_host import ViewHost
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
@@ -103,11 +105,13 @@ class NodeParts:
         wal: WalConfig | None = None,
         level_one_builder: LevelOneBuilder | None = None,
         compactor: Compactor | None = None,
+        view_place: StorePlace | None = None,
     ) -> None:
         """`boot_id` is 1 or more and differs from that of every process before; `wall_ms` gives Unix ms.
 
         Level-one objects are made on this loop, unless there is another builder; the local logs' segments in
-        `snapshot_executor`, unless there is another compactor.
+        `snapshot_executor`, unless there is another compactor. Programs of views run in processes that find
+        the objects at `view_place`; without one they do not run here.
         """
         self.config = config
         self.node_id = config.node.id
@@ -257,6 +261,7 @@ class NodeParts:
         self.removal = RemovalLeader(self)
         self.compaction_status = CompactionStatus(self)
         self.holding = Holding(self)
+        self.views = ViewHost(self, view_place)
         self.local_reader = LocalReader(
             self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
         )

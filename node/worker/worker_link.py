@@ -150,9 +150,9 @@ class WorkerLink:
         await self._end()
         pipe = asyncio.subprocess.PIPE
         self._process = process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=_environment()
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
         )
-        self._listening = self._loop.create_task(_listen(self._name, process))
+        self._listening = self._loop.create_task(listen(self._name, process))
         self._on_start()
         kind, *told = await self._exchange(process, [self._start])
         if kind == "refused":
@@ -242,7 +242,7 @@ def _how(code: int | None) -> str:
     return f"it was ended by {known.get(-code, f'signal {-code}')}{memory}"
 
 
-async def _listen(name: str, process: asyncio.subprocess.Process) -> None:
+async def listen(name: str, process: asyncio.subprocess.Process) -> None:
     """Write the worker's standard error to the log, line by line, up to MAX_SAID_BYTES."""
     assert process.stderr is not None
     left = MAX_SAID_BYTES
@@ -258,7 +258,7 @@ async def _listen(name: str, process: asyncio.subprocess.Process) -> None:
             log.warning("%s %d: %s", name, process.pid, line.decode(errors="replace").rstrip())
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's, and where the program is: it may have been found by the folder we were started in."""
     package = os.path.dirname(os.path.abspath(node.__path__[0]))
     paths = [os.path.dirname(package), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -48,6 +48,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.node.views.view_process import ViewProcess
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     Bootstrap,
@@ -321,6 +322,16 @@ class FakeBuilder:
     measures: BuilderMeasures = field(default_factory=BuilderMeasures)
 
 
+class FakeViews:
+    """A host of views that runs nothing."""
+
+    def problem(self) -> str | None:
+        return "the store is in memory"
+
+    def running(self) -> list[ViewProcess]:
+        return []
+
+
 class NoHandler:
     async def handle(self, request: Request) -> None:
         return None
@@ -370,6 +381,7 @@ class SmallNode:
         self.compaction = self.reports = self.removal = FakeCompaction()
         self.compaction_status = CompactionStatus(cast(Any, self))
         self.holding = FakeHolding()
+        self.views = FakeViews()
         self.coordinators = FakeCoordinators()
         self.leaders = self
         self.epoch = self

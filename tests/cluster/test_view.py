@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.commands import view
+from strandline.cluster.commands import view_plan
 from strandline.snapshot import extras
 from strandline.statemachine.views.refusals import Code
 from tests import ROOT
@@ -96,7 +96,7 @@ def test_files_that_are_no_programs_are_refused(
     (programs / "bytes.sql").write_bytes(b"CREATE \xff")
     done = strandline(capfd, monkeypatch, "view", "plan", "bytes.sql")
     assert (done.status, done.err) == (2, "strandline: bytes.sql is no text: byte 7; write it in UTF-8\n")
-    monkeypatch.setattr(view, "PROGRAM_BYTES", 10)
+    monkeypatch.setattr(view_plan, "PROGRAM_BYTES", 10)
     done = strandline(capfd, monkeypatch, "view", "plan", "new.sql")
     assert (done.status, "larger than 10 bytes" in done.err) == (2, True)
 

@@ -1,0 +1,105 @@
+"""The records of a version, in Kafka transactions together with the cut that it has come to.
+
+The offsets' metadata name the newest stored state and the version it is of. So the records, the cut and the
+state from which to come to it again are one atom.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from strandline.cluster.view_worker.inputs import Cut, Place
+
+REQUEST_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 0.1
+_OFFSETS_AT_ONCE: Final = 1000
+
+
+class Committed(NamedTuple):
+    """The cut that was committed last, and what was told with it."""
+
+    cut: Cut
+    state: str
+    attempt: int
+    """The version that the state is of."""
+    phase: str
+    part: int
+    """Parts of the content that were written, of a version that is being filled."""
+
+
+def metadata(state: str, attempt: int, phase: str, part: int) -> str:
+    """The metadata of an offset."""
+    return json.dumps([state, attempt, phase, part], separators=(",", ":"))
+
+
+def committed(consumer: Consumer, places: Iterable[Place]) -> Committed | None:
+    """Give what the consumer's group has committed, once no transaction is open there; None for nothing.
+
+    Raises KafkaException.
+    """
+    asked = [TopicPartition(*place) for place in places]
+    found = []
+    for first in range(0, len(asked), _OFFSETS_AT_ONCE):
+        found += consumer.committed(asked[first : first + _OFFSETS_AT_ONCE], timeout=REQUEST_SECONDS)
+    cut: Cut = {}
+    told: list[Any] = ["", 0, "", 0]
+    for one in found:
+        if one.error is not None:
+            raise KafkaException(one.error)
+        if one.offset >= 0:
+            cut[one.topic, one.partition] = one.offset
+            told = json.loads(one.metadata) if one.metadata else told
+    return Committed(cut, *told) if cut else None
+
+
+class Outputs:
+    """The transactional producer of one version."""
+
+    def __init__(self, producer: Producer, consumer: Consumer) -> None:
+        """Shuts out the process before, and ends its transaction; raises KafkaException."""
+        self._producer = producer
+        self._group = consumer.consumer_group_metadata()
+        _patiently(lambda: producer.init_transactions(REQUEST_SECONDS))
+
+    def commit(
+        self, records: Iterable[tuple[str, bytes, bytes | None]], cut: Mapping[Place, int], metadata: str
+    ) -> int:
+        """Write records (topic, key, value) and a cut in one transaction; the number of records.
+
+        Raises KafkaException, after which the process must end: only a new one knows what became of it.
+        """
+        producer, count = self._producer, 0
+        producer.begin_transaction()
+        for topic, key, value in records:
+            while True:
+                try:
+                    producer.produce(topic, value, key)
+                    break
+                except BufferError:
+                    producer.poll(RETRY_SECONDS)
+            count += 1
+        offsets = [TopicPartition(*place, offset, metadata) for place, offset in cut.items()]
+        if offsets:
+            _patiently(lambda: producer.send_offsets_to_transaction(offsets, self._group, REQUEST_SECONDS))
+        _patiently(lambda: producer.commit_transaction(REQUEST_SECONDS))
+        return count
+
+
+def _patiently(ask: Callable[[], Any]) -> None:
+    """Try again what librdkafka says may be tried again, for REQUEST_SECONDS."""
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        try:
+            ask()
+        except KafkaException as error:
+            cause = error.args[0]
+            if not (isinstance(cause, KafkaError) and cause.retriable()) or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+        else:
+            return

@@ -1,0 +1,180 @@
+"""The order of a version's work: the live one follows, the next one is filled and cuts over.
+
+docs/views.md tells the protocol, and statemachine/controller/view_programs.py judges each of its words.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.node_link import NodeRefuses
+from strandline.cluster.view_worker.version_task import (
+    CannotRun,
+    VersionTask,
+    pack_reached,
+    unpack_reached,
+)
+from strandline.statemachine.controller.controller_commands import (
+    CutOverViews,
+    PauseViews,
+    ResumeViews,
+    ViewsPaused,
+)
+from strandline.statemachine.controller.view_state import Pause
+
+log = logging.getLogger(__name__)
+
+NEAR_RECORDS: Final = 2000
+"""A step that found no more than this was near the end: the pause will be short."""
+PAUSE_SECONDS: Final = 1.0
+"""Bound on the live version's pause; beyond it the pause is ended, and tried again later."""
+PAUSES: Final = 5
+RETRY_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 0.005
+ROWS_OF_A_PART: Final = 100_000
+PARTS: Final = 1024
+
+
+def run(task: VersionTask) -> None:
+    """Run until the version is replaced. Raises what a task raises."""
+    if task.live:
+        _live(task)
+    else:
+        _next(task)
+
+
+def _live(task: VersionTask) -> None:
+    task.phase = "following"
+    task.follow(all_sinks=True)
+    task.tell(phase="following")
+    paused = 0
+    while True:
+        task.check()
+        pause = task.link.known.program.pause
+        if pause is not None and pause.number == paused:
+            time.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
+        elif pause is not None:
+            paused = pause.number
+            _pause(task, pause)
+        else:
+            task.go_on()
+
+
+def _pause(task: VersionTask, pause: Pause) -> None:
+    # The next version may read topics that this one does not.
+    wanted = _shared(task, unpack_reached(pause.wanted)[0])
+    while not task.inputs.at(wanted):
+        task.check()
+        task.go_on()
+    if task.committed != task.inputs.position:
+        task.commit()
+    reached = pack_reached(task.cut(), task.digests())
+    try:
+        task.link.submit(ViewsPaused(task.program, task.attempt, task.worker, pause.number, reached))
+    except NodeRefuses as refused:
+        if not refused.late:
+            raise
+
+
+def _next(task: VersionTask) -> None:
+    if task.phase == "filling":
+        _fill(task)
+    if task.phase == "dumping":
+        _dump(task)
+    task.follow(all_sinks=True)
+    task.tell(phase="following")
+    for _ in range(PAUSES):
+        while task.go_on() > NEAR_RECORDS:
+            task.check()
+        if _cut_over(task):
+            return
+        end = time.monotonic() + RETRY_SECONDS
+        while time.monotonic() < end:
+            task.check()
+            task.go_on()
+    raise CannotRun(
+        f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times"
+    )
+
+
+def _fill(task: VersionTask) -> None:
+    """Read everything there is, in silence but for views whose rows are kept nowhere else."""
+    task.tell(phase="filling")
+    task.follow(all_sinks=False)
+    while task.inputs.ended != set(task.inputs.position):
+        task.check()
+        task.go_on()
+    task.phase = "dumping"
+    task.store_state()
+
+
+def _dump(task: VersionTask) -> None:
+    """Write the content as it is in the stored state: a process that dies leaves the rest to the next one."""
+    task.tell(phase="dumping")
+    parts = min(PARTS, 1 + sum(task.cut().values()) // ROWS_OF_A_PART)
+    for _ in task.dump(parts):
+        task.check()
+    task.phase = "following"
+    task.commit()
+
+
+def _cut_over(task: VersionTask) -> bool:
+    """Come to the live version's cut, and take its place; False when that took too long."""
+    program = task.link.known.program
+    number = 0
+    if task.kept and program.live is not None:
+        began = time.monotonic()
+        if task.committed != task.inputs.position:
+            task.commit()
+        wanted = pack_reached(task.cut(), {})
+        number = task.link.submit(PauseViews(task.program, task.attempt, task.worker, wanted))
+        reached = _reached(task, number, began + PAUSE_SECONDS)
+        if reached is None:
+            task.link.submit(ResumeViews(task.program, task.attempt, number))
+            return False
+        there, digests = unpack_reached(reached)
+        # Other topics stay where they are: no view that is kept reads them.
+        cut = _shared(task, there)
+        while not task.inputs.at(cut):
+            if time.monotonic() > began + PAUSE_SECONDS:
+                task.link.submit(ResumeViews(task.program, task.attempt, number))
+                return False
+            task.check()
+            task.go_on(cut)
+        if any(task.inputs.position[place] != offset for place, offset in cut.items()):
+            raise CannotRun("divergence: the live version stopped below the cut that it was asked for")
+        own = task.digests()
+        for name in sorted(own.keys() & digests.keys()):
+            if own[name] != digests[name]:
+                raise CannotRun(
+                    f"divergence: operator {name[:12]} keeps something else than the live version's"
+                )
+    task.store_state()
+    command = CutOverViews(task.program, task.attempt, task.worker, number, task.state)
+    while True:
+        # Nothing is written before the outcome is known: the topics may be readers' by now.
+        try:
+            task.link.submit(command)
+        except NodeRefuses as refused:
+            if refused.late:
+                return False
+        time.sleep(LOOK_SECONDS)
+        task.present_version()
+
+
+def _shared(task: VersionTask, cut: Cut) -> Cut:
+    return {place: offset for place, offset in cut.items() if place in task.inputs.position}
+
+
+def _reached(task: VersionTask, number: int, until: float) -> bytes | None:
+    """The cut at which the live version stopped; None when the pause ended, or takes too long."""
+    while time.monotonic() < until:
+        task.present_version()
+        pause = task.link.known.program.pause
+        if pause is not None and pause.number == number and pause.reached is not None:
+            return pause.reached
+        time.sleep(LOOK_SECONDS)
+    return None

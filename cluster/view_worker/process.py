@@ -1,0 +1,71 @@
+"""The process of a version of a program of views. `python -m strandline.cluster.view_worker.process`.
+
+A node starts it and tells it what to run. It ends with the node, when another process has its place, or when
+something failed that a new process may not meet; exit code 0 in the first two cases.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+
+from confluent_kafka import KafkaException
+
+from strandline.cluster.view_worker import phases
+from strandline.cluster.view_worker.inputs import InputGone
+from strandline.cluster.view_worker.node_link import HoldLost, NodeLink, NodeRefuses
+from strandline.cluster.view_worker.state_objects import StateDamaged
+from strandline.cluster.view_worker.version_task import CannotRun, Replaced, VersionTask
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.store import StoreError
+from strandline.snapshot.views.errors import RunDamaged, ViewError
+from strandline.statemachine.controller.controller_commands import MAX_REASON, CancelViews, StopViews
+from strandline.statemachine.views.refusals import Refused
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Run what the node says; the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    link = NodeLink()
+    url, options, owner, bootstrap, attempt, live = link.started()
+    worker = random.SystemRandom().getrandbits(62) + 1
+    name = link.known.program.name
+    try:
+        task = VersionTask(link, StorePlace(url, options, owner), bootstrap, attempt, worker, live=live)
+        phases.run(task)
+    except Replaced:
+        return 0
+    except NodeRefuses as refused:
+        log.warning("%s", refused)
+        return 0 if refused.late else 1
+    except (CannotRun, HoldLost, InputGone, Refused, ViewError) as error:
+        if isinstance(error, RunDamaged):
+            log.error("%s", error)
+        reason = str(error)[:MAX_REASON]
+        command = StopViews(name, attempt, worker, reason) if live else CancelViews(name, attempt, reason)
+        return _say(link, command)
+    except (KafkaException, StoreError, StateDamaged, OSError) as error:
+        log.warning("the version's process ends, and another will go on: %s", error)
+        return 1
+    return 0
+
+
+def _say(link: NodeLink, command: StopViews | CancelViews) -> int:
+    log.error("the version cannot go on: %s", command.reason)
+    try:
+        link.submit(command)
+    except NodeRefuses as refused:
+        log.warning("%s", refused)
+        return 0 if refused.late else 1
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # The thread that reads from the node holds a lock that an orderly end would wait for.
+    os._exit(code)

@@ -1,0 +1,140 @@
+"""States of a program in the object store: runs as objects, and a manifest that names them.
+
+Objects lie under `views/<program>/<attempt>/<process>/`: a process that was replaced and does not know it can
+write, and overwrites nothing. A run that the manifest before had is not written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import random
+import tempfile
+import threading
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgpack
+
+from strandline.cluster.view_worker.inputs import Cut
+from strandline.node.objectstore.opening import StorePlace, open_store
+from strandline.node.objectstore.retries import RetryPolicy
+from strandline.node.objectstore.store import MAX_DELETE
+from strandline.node.raft.disk import RealDisk
+from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
+from strandline.snapshot.views.operator import StateManifest
+from strandline.snapshot.views.run import Run
+from strandline.snapshot.views.run_file import read_run, write_run
+
+VERSION: Final = 1
+ROOT: Final = "views"
+STORE_THREADS: Final = 4
+POLICY: Final = RetryPolicy(attempt_seconds=30.0, total_seconds=120.0)
+Value = TypeVar("Value")
+
+
+class StateDamaged(Exception):
+    """A stored state is not what was written."""
+
+
+def prefix(program: int, attempt: int | None = None) -> str:
+    """Beginning of the names of a program's objects, or of one attempt's."""
+    return f"{ROOT}/{program}/" if attempt is None else f"{ROOT}/{program}/{attempt}/"
+
+
+class StateObjects:
+    """Writes and reads states. Its store belongs to a loop in a thread of its own. Calls raise StoreError."""
+
+    def __init__(self, place: StorePlace, program: int, attempt: int, worker: int) -> None:
+        self._own = f"{prefix(program, attempt)}{worker:x}/"
+        self._numbers = itertools.count(1)
+        self._kept: dict[int, tuple[Run, str]] = {}
+        """Runs of the newest state by identity, with their objects' names."""
+        self._folder = tempfile.TemporaryDirectory(prefix="strandline-view-")
+        self._loop = NodeLoop()
+        threading.Thread(target=self._loop.run_forever, name="store", daemon=True).start()
+        self._store = self._run(self._open(place))
+
+    async def _open(self, place: StorePlace) -> Any:
+        return open_store(
+            place,
+            POLICY,
+            loop=self._loop,
+            disk=RealDisk(),
+            executor=DiskThreads(STORE_THREADS, "store"),
+            rng=random.Random(random.SystemRandom().getrandbits(256)),
+            make=False,
+        )
+
+    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def save(self, states: Mapping[str, StateManifest], cut: Cut) -> tuple[str, frozenset[str]]:
+        """Store states of one cut; gives the manifest's name, and the names of all objects that it needs."""
+        kept: dict[int, tuple[Run, str]] = {}
+        rows = {}
+        for operator, state in states.items():
+            spines = [[self._stored(run, kept) for run in runs] for runs in state.runs]
+            rows[operator] = [spines, state.value]
+        at = [[topic, partition, offset] for (topic, partition), offset in sorted(cut.items())]
+        body = msgpack.packb([VERSION, at, rows])
+        name = f"{self._own}{next(self._numbers):010d}.state"
+        self._run(self._store.put(name, [body, hashlib.sha256(body).digest()]))
+        self._kept = kept
+        return name, frozenset([name, *(one for _, one in kept.values())])
+
+    def _stored(self, run: Run, kept: dict[int, tuple[Run, str]]) -> str:
+        known = kept.get(id(run)) or self._kept.get(id(run))
+        if known is None:
+            name = f"{self._own}{next(self._numbers):010d}.run"
+            path = Path(self._folder.name, "new.run")
+            path.unlink(missing_ok=True)
+            write_run(path, run, compressed=True)
+            self._run(self._store.put(name, [path.read_bytes()]))
+            known = run, name
+        kept[id(run)] = known
+        return known[1]
+
+    def load(self, name: str) -> tuple[dict[str, StateManifest], Cut, frozenset[str]]:
+        """Read states; their cut, and the names of all objects that they need. Raises StateDamaged."""
+        stored = bytes(self._run(self._store.get(name)))
+        body, digest = stored[:-32], stored[-32:]
+        if hashlib.sha256(body).digest() != digest:
+            raise StateDamaged(f"{name} is not what was written")
+        version, at, rows = msgpack.unpackb(body)
+        if version != VERSION:
+            raise StateDamaged(f"{name} has version {version}; this program reads {VERSION}")
+        runs: dict[str, Run] = {}
+        states = {}
+        for operator, (spines, value) in rows.items():
+            found = tuple(tuple(self._fetched(run, runs) for run in spine) for spine in spines)
+            states[operator] = StateManifest(found, value)
+        self._kept = {id(run): (run, one) for one, run in runs.items()}
+        return (
+            states,
+            {(topic, partition): offset for topic, partition, offset in at},
+            frozenset([name, *runs]),
+        )
+
+    def _fetched(self, name: str, runs: dict[str, Run]) -> Run:
+        if name not in runs:
+            path = Path(self._folder.name, f"{len(runs)}-{next(self._numbers)}.run")
+            path.write_bytes(self._run(self._store.get(name)))
+            runs[name] = read_run(path)
+        return runs[name]
+
+    def sweep(self, below: str, needed: frozenset[str], attempt: int) -> None:
+        """Delete what is not needed of this attempt and those before it; later ones are others'."""
+        after = ""
+        while names := self._run(self._store.list(below, after, MAX_DELETE)):
+            after = names[-1]
+            own = (one for one in names if int(one.removeprefix(below).partition("/")[0]) <= attempt)
+            self.delete(frozenset(own) - needed)
+
+    def delete(self, names: frozenset[str]) -> None:
+        """Delete objects that no state needs any more."""
+        ordered = sorted(names)
+        for first in range(0, len(ordered), MAX_DELETE):
+            self._run(self._store.delete_many(ordered[first : first + MAX_DELETE]))

@@ -1,0 +1,316 @@
+"""One version of a program, kept up to date: records in, changes out, exactly once.
+
+Its state is a function of the cut alone. So a process that begins takes the newest stored state, replays in
+silence what was committed after it, and goes on where the process before it ended, whatever that was doing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgpack
+from confluent_kafka import Consumer, Producer
+
+from strandline.cluster.kafka_client import client_config
+from strandline.cluster.view_worker import outputs
+from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
+from strandline.cluster.view_worker.node_link import NodeLink
+from strandline.cluster.view_worker.outputs import Outputs
+from strandline.cluster.view_worker.state_objects import StateObjects, prefix
+from strandline.node.objectstore.opening import StorePlace
+from strandline.snapshot.views import json_rows
+from strandline.snapshot.views.building import circuit_of
+from strandline.snapshot.views.errors import ViewError
+from strandline.snapshot.views.json_records import RecordReader
+from strandline.snapshot.views.sink import Changes, Phase, Sink
+from strandline.snapshot.views.sql.programs import program_of
+from strandline.statemachine.controller.controller_commands import StartViewWorker
+from strandline.statemachine.controller.view_state import ProgramVersion
+from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.plan import Sink as SinkPlan
+from strandline.statemachine.views.plan import Source, Upsert
+
+log = logging.getLogger(__name__)
+
+STEP_RECORDS: Final = 20_000
+WAIT_SECONDS: Final = 0.05
+"""For records, after which the program's row is looked at again."""
+IDLE_COMMIT_SECONDS: Final = 1.0
+"""A cut is committed so often where nothing is written: less is to be replayed."""
+STALE_COMMIT_SECONDS: Final = 3600.0
+"""And so often where nothing is read: offsets of a group without members are forgotten after days."""
+FIRST_STATE_SECONDS: Final = 1.0
+MOST_STATE_SECONDS: Final = 60.0
+"""The time between two stored states doubles up to this: what is to be replayed takes less."""
+HOLD_MS: Final = 24 * 3_600_000
+HOLD_SECONDS: Final = 3600.0
+_TELL_SECONDS: Final = 0.5
+_TINY: Final = 1 << 20
+"""Parts of a content of which one is next to nothing."""
+
+
+class Replaced(Exception):
+    """Another process, or another version, has this one's place; the process ends."""
+
+
+class CannotRun(Exception):
+    """The version cannot go on, for a reason that no restart mends."""
+
+
+class VersionTask:
+    """The state, the inputs and the outputs of a version; `phases` says when it does what."""
+
+    def __init__(
+        self, link: NodeLink, place: StorePlace, bootstrap: str, attempt: int, worker: int, *, live: bool
+    ) -> None:
+        """Raises CannotRun, Replaced, KafkaException, StoreError."""
+        self.link = link
+        self.attempt = attempt
+        self.worker = worker
+        self.live = live
+        self.status: dict[str, Any] = {"phase": "starting", "records": 0, "written": 0, "replayed": 0}
+        self._told = 0.0
+        program = link.known.program
+        self.program = program.name
+        self.version = self.present_version()
+        plan = program_of(self.version.text)
+        self._circuit = circuit_of(plan, ThreadPoolExecutor(1, "merge"))
+        self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
+        self._topics = {view.sink: view.topic_id for view in self.version.views}
+        others = {view.topic_id for view in program.live.views} if program.live and not live else set()
+        self.kept = frozenset(name for name, topic in self._topics.items() if topic in others)
+        """Sinks whose topics the live version writes."""
+        if {digest(view.sink) for view in plan.views if view.sink} != set(self._topics):
+            raise CannotRun("this release makes other operators of the program's text: apply it again")
+        self._readers: dict[str, tuple[Source, RecordReader]] = {}
+        keys = {
+            digest(each.input): each.key for each in plan.operators().values() if isinstance(each, Upsert)
+        }
+        for name, each in plan.operators().items():
+            if isinstance(each, Source):
+                self._readers[name] = each, RecordReader(each, keys.get(name))
+        group = f"view.{program.name}.{program.created}" + ("" if live else f".{attempt}")
+        self._group = group
+        self._consumer = Consumer(
+            client_config(
+                bootstrap,
+                client_id=group,
+                group_id=group,
+                enable_auto_commit=False,
+                enable_auto_offset_store=False,
+                enable_partition_eof=True,
+                isolation_level="read_committed",
+                auto_offset_reset="error",
+                fetch_wait_max_ms=100,
+                topic_metadata_refresh_interval_ms=5000,
+            )
+        )
+        self._outputs = Outputs(
+            Producer(
+                client_config(
+                    bootstrap,
+                    client_id=group,
+                    transactional_id=group,
+                    transaction_timeout_ms=60_000,
+                    linger_ms=1,
+                    partitioner="murmur2_random",
+                )
+            ),
+            self._consumer,
+        )
+        link.submit(StartViewWorker(program.name, attempt, live, worker))
+        self._objects = StateObjects(place, program.created, attempt, worker)
+        self._needed: list[frozenset[str]] = []
+        self._pause_seconds = FIRST_STATE_SECONDS
+        self._begin(program.created)
+
+    # Where it begins.
+
+    def _begin(self, created: int) -> None:
+        places = self._places()
+        found = outputs.committed(self._consumer, places)
+        own = found if found is not None and found.attempt == self.attempt else None
+        self.phase, self.part = (own.phase, own.part) if own else ("filling", 0)
+        self.state = own.state if own else self.version.checkpoint
+        stored: Cut = {}
+        if self.state:
+            states, stored, needed = self._objects.load(self.state)
+            self._circuit.load(states)
+            self._needed.append(needed)
+            self._objects.sweep(prefix(created), needed, self.attempt)
+        self._hold(stored if self.state else None)
+        self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
+        self.committed: Cut = dict(own.cut) if own else dict(stored)
+        self._last_commit = self._last_state = self._last_hold = time.monotonic()
+        self._state_cut = dict(stored)
+        self.tell(phase="replaying")
+        while not self.inputs.at(self.committed):
+            self.check()
+            self.status["replayed"] += self._step(self.committed)[0]
+
+    def _places(self) -> list[Place]:
+        topics = self.link.known.topics
+        places = []
+        for name, topic_id in self.version.inputs:
+            place = topics.get(topic_id)
+            if place is None or place.name != name:
+                raise CannotRun(f"TABLE_CHANGED_UNDER_VIEW: topic {name} was deleted, or is another one now")
+            places += [(name, number) for number in range(place.partitions)]
+        return places
+
+    def _hold(self, cut: Cut | None) -> None:
+        """Keep what a replay needs from being cleaned away; None where nothing was read yet."""
+        for name, topic_id in self.version.inputs:
+            place = self.link.known.topics.get(topic_id)
+            if place is not None and place.compacted:
+                numbers = range(place.partitions)
+                offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
+                self.link.hold(name, self._group, offsets, HOLD_MS)
+        self._last_hold = time.monotonic()
+
+    # Looking at the program.
+
+    def present_version(self) -> ProgramVersion:
+        """The version as the node last told it; raises Replaced when it is gone, or has gone live."""
+        program = self.link.known.program
+        version = program.live if self.live else program.next
+        if version is None or version.attempt != self.attempt or (self.live and program.stopped):
+            raise Replaced
+        return version
+
+    def check(self) -> None:
+        """Raise Replaced, or CannotRun for inputs that are not what they were; tell the node how it goes."""
+        self.present_version()
+        if time.monotonic() - self._told >= _TELL_SECONDS:
+            if sorted(self._places()) != sorted(self.inputs.position):
+                raise Replaced  # a topic has grown: the next process reads all of it
+            self.tell()
+
+    def tell(self, **changes: Any) -> None:
+        """Tell the node how it goes."""
+        self.status.update(changes)
+        self._told = time.monotonic()
+        skipped = sum(reader.skipped for _, reader in self._readers.values())
+        cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
+        self.link.tell({**self.status, "skipped": skipped, "cut": cut})
+
+    def cut(self) -> Cut:
+        """The offsets up to which everything is taken."""
+        return dict(self.inputs.position) if hasattr(self, "inputs") else {}
+
+    def digests(self) -> dict[str, bytes]:
+        """The digest of what each operator keeps."""
+        return {name: value.to_bytes(16, "big") for name, value in self._circuit.digests().items()}
+
+    # Steps.
+
+    def _step(self, bounds: Mapping[Place, int] | None = None) -> tuple[int, dict[str, Changes]]:
+        taken = self.inputs.take(STEP_RECORDS, WAIT_SECONDS, bounds)
+        count = sum(map(len, taken.values()))
+        if not count:
+            return 0, {}
+        deltas = {
+            name: reader.rows(taken[source.topic])
+            for name, (source, reader) in self._readers.items()
+            if source.topic in taken
+        }
+        return count, self._circuit.step(deltas)
+
+    def go_on(self, bounds: Mapping[Place, int] | None = None) -> int:
+        """Take what is there, up to bounds, and commit what follows from it; the number of records taken."""
+        count, said = self._step(bounds)
+        self.status["records"] += count
+        silent_for = time.monotonic() - self._last_commit
+        changed = any(each.rows.height or each.removed.height for each in said.values())
+        late = silent_for > IDLE_COMMIT_SECONDS and self.inputs.position != self.committed
+        if changed or late or silent_for > STALE_COMMIT_SECONDS:
+            self.commit(said)
+        if (
+            time.monotonic() - self._last_state > self._pause_seconds
+            and self.inputs.position != self._state_cut
+        ):
+            self.store_state()
+        elif time.monotonic() - self._last_hold > HOLD_SECONDS:
+            self._hold(self._state_cut if self.state else None)
+        return count
+
+    def commit(self, said: Mapping[str, Changes] = {}) -> None:
+        """Write changes and the cut, in one transaction."""
+        metadata = outputs.metadata(self.state, self.attempt, self.phase, self.part)
+        self.status["written"] += self._outputs.commit(self._records(said), self.inputs.position, metadata)
+        self.committed = dict(self.inputs.position)
+        self._last_commit = time.monotonic()
+
+    def _records(self, said: Mapping[str, Changes]) -> Iterator[tuple[str, bytes, bytes | None]]:
+        for name, changes in said.items():
+            if name in self.kept:
+                continue  # the live version writes it
+            place = self.link.known.topics.get(self._topics[name])
+            if place is None:
+                raise CannotRun("the topic of a view is gone: drop the program and apply it again")
+            for key, value in json_rows.records(self._plans[name], changes):
+                yield place.name, key, value
+
+    def store_state(self) -> None:
+        """Store the state of what is committed, and commit its name; then what was before may go."""
+        if self.committed != self.inputs.position:
+            self.commit()
+        self.state, needed = self._objects.save(self._circuit.state(), self.inputs.position)
+        self._state_cut = dict(self.inputs.position)
+        self.commit()
+        self._needed.append(needed)
+        if len(self._needed) > 2:
+            self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
+        self._hold(self._state_cut)
+        self._last_state = time.monotonic()
+        self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
+        self.status["state"] = self.state
+
+    # What the sinks may say.
+
+    def follow(self, *, all_sinks: bool) -> None:
+        """Let sinks say what changes from here on: all, or only those that can never say it later."""
+        for sink in self._sinks():
+            if sink.phase is not Phase.FOLLOWING and (all_sinks or not self._can_dump(sink)):
+                sink.move(Phase.FOLLOWING)
+
+    def dump(self, parts: int) -> Iterator[None]:
+        """Write the whole content of the sinks that were silent, part by part."""
+        silent = [sink for sink in self._sinks() if sink.phase is Phase.SILENT]
+        for sink in silent:
+            sink.move(Phase.DUMPING)
+        contents = {sink.name: self._circuit.contents(sink.name, parts) for sink in silent}
+        for part in range(parts):
+            said = {sink.name: sink.dump(next(contents[sink.name])) for sink in silent}
+            if part >= self.part:
+                self.part = part + 1
+                self.commit(said)
+                yield
+
+    def _sinks(self) -> list[Sink]:
+        return [each for each in self._circuit.operators.values() if isinstance(each, Sink)]
+
+    def _can_dump(self, sink: Sink) -> bool:
+        """Whether operators keep all that the sink's content is made of."""
+        try:
+            next(self._circuit.contents(sink.name, _TINY))
+        except ViewError:
+            return False
+        return True
+
+
+def pack_reached(cut: Cut, digests: Mapping[str, bytes]) -> bytes:
+    """A cut, and digests of operators, as the controller carries them."""
+    rows = [[topic, number, offset] for (topic, number), offset in sorted(cut.items())]
+    packed: bytes = msgpack.packb([rows, dict(digests)])
+    return packed
+
+
+def unpack_reached(packed: bytes) -> tuple[Cut, dict[str, bytes]]:
+    """Read what `pack_reached` gave."""
+    rows, digests = msgpack.unpackb(packed)
+    return {(topic, number): offset for topic, number, offset in rows}, digests

@@ -1,0 +1,1 @@
+"""Programs of views on a node: the processes that run the versions which this node is to run."""

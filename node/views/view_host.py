@@ -1,0 +1,186 @@
+"""The versions of programs that this node runs: those whose group it coordinates.
+
+A program's offsets and transactions are its group's, so its process is where these are decided. When
+leadership moves, so does the process; the one before is shut out by its transactional id, wherever it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, Protocol
+
+from strandline.node.config.addresses import is_wildcard
+from strandline.node.config.node_config import NodeConfig
+from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.leaders import LeaderTable
+from strandline.node.coordinator.context import CoordinatorPlaces
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
+from strandline.node.views.view_process import Holder, VersionName, ViewProcess
+from strandline.statemachine.controller.view_state import ViewProgram
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
+
+log = logging.getLogger(__name__)
+
+OBJECTS: Final = "views/"
+SWEEP_SECONDS: Final = 600.0
+CATCH_UP_SECONDS: Final = 5.0
+
+
+class Listening(Protocol):
+    """The server for Kafka clients."""
+
+    @property
+    def ports(self) -> dict[str, int]: ...
+
+
+class ViewContext(Protocol):
+    """A node, as the host of views sees it; the broker satisfies it as it is."""
+
+    node_id: int
+    config: NodeConfig
+    loop: asyncio.AbstractEventLoop
+    controller: ControllerClient
+    leaders: LeaderTable
+
+    @property
+    def owned(self) -> ObjectStore: ...
+    @property
+    def coordinators(self) -> CoordinatorPlaces: ...
+    @property
+    def holding(self) -> Holder: ...
+    @property
+    def kafka(self) -> Listening: ...
+
+
+class ViewHost:
+    """One per node; without a `place` that other processes see it runs nothing."""
+
+    def __init__(self, context: ViewContext, place: StorePlace | None) -> None:
+        self._context = context
+        self._place = place
+        self._processes: dict[VersionName, ViewProcess] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._coordinated: asyncio.Task[Any] | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to follow the controller's state and leadership."""
+        if self._place is None:
+            return
+        self._context.controller.on_change(self._look)
+        self._context.leaders.on_change(self._look)
+        self._sweeping = self._context.loop.create_task(self._sweep())
+        self._look()
+
+    async def close(self) -> None:
+        """End all processes."""
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for process in [*self._processes.values()]:
+            await process.close()
+        self._processes.clear()
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    def problem(self) -> str | None:
+        """The reason why this node can run no program."""
+        if self._place is None:
+            return "the records are in this process's memory, which no other process can read"
+        if self._bootstrap() is None:
+            return "no listener takes clients without TLS and without a login: add one on 127.0.0.1"
+        return None
+
+    def running(self) -> list[ViewProcess]:
+        """The processes here."""
+        return list(self._processes.values())
+
+    def _look(self) -> None:
+        if self._closed:
+            return
+        programs = self._context.controller.machine.view_programs
+        if programs and not self._there():
+            return
+        wanted = {
+            name for program in programs.values() if self._leads(program) for name in _versions(program)
+        }
+        for name in [one for one in self._processes if one not in wanted]:
+            task = self._context.loop.create_task(self._processes.pop(name).close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        bootstrap, place = self._bootstrap(), self._place
+        for name in sorted(wanted - self._processes.keys()):
+            if bootstrap is not None and place is not None:
+                self._processes[name] = ViewProcess(
+                    name,
+                    place,
+                    bootstrap,
+                    self._context.controller,
+                    self._context.holding,
+                    loop=self._context.loop,
+                )
+        for process in self._processes.values():
+            process.tell()
+
+    def _there(self) -> bool:
+        """Whether the topic of groups is there; the first look that misses it has it created."""
+        if self._context.controller.machine.topic(GROUPS_TOPIC) is not None:
+            return True
+        if self._coordinated is None or self._coordinated.done():
+            self._coordinated = self._context.loop.create_task(self._context.coordinators.group_place("view"))
+        return False
+
+    def _leads(self, program: ViewProgram) -> bool:
+        topic = self._context.controller.machine.topic(GROUPS_TOPIC)
+        if topic is None:
+            return False
+        number = coordinator_of(f"view.{program.name}.{program.created}", len(topic.partitions))
+        leader = self._context.leaders.leader_of(topic.partitions[number].group)
+        return leader is not None and leader.node == self._context.node_id
+
+    def _bootstrap(self) -> str | None:
+        for listener in self._context.config.listeners:
+            if listener.protocol == "PLAINTEXT":
+                host = "127.0.0.1" if is_wildcard(listener.host) else listener.host
+                return f"{host}:{self._context.kafka.ports[listener.name]}"
+        return None
+
+    async def _sweep(self) -> None:
+        """Delete what programs that were dropped have left in the store, at the controller's leader."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            controller = self._context.controller
+            if controller.leader != self._context.node_id or not await controller.catch_up(CATCH_UP_SECONDS):
+                continue
+            applied = controller.machine.applied_index
+            known = {program.created for program in controller.machine.view_programs.values()}
+            try:
+                await self._delete(known, applied)
+            except StoreError as error:
+                log.warning("objects of dropped programs are not deleted yet: %s", error)
+
+    async def _delete(self, known: set[int], applied: int) -> None:
+        after = ""
+        while names := await self._context.owned.list(OBJECTS, after, MAX_DELETE):
+            after = names[-1]
+            # A program's number is the index of an entry: one that was applied, and is not known, is gone.
+            gone = [one for one in names if (number := _program_of(one)) <= applied and number not in known]
+            if gone:
+                await self._context.owned.delete_many(gone)
+
+
+def _program_of(name: str) -> int:
+    number = name.split("/")[1]
+    return int(number) if number.isdecimal() else 1 << 63
+
+
+def _versions(program: ViewProgram) -> list[VersionName]:
+    wanted = []
+    if program.live is not None and not program.stopped:
+        wanted.append(VersionName(program.name, program.created, program.live.attempt, True))
+    if program.next is not None:
+        wanted.append(VersionName(program.name, program.created, program.next.attempt, False))
+    return wanted

@@ -1,0 +1,217 @@
+"""A node's end of the process that runs one version of a program of views: starts it, serves it, outlives it.
+
+The process ends when its standard input closes, so none outlives its node. What it is doing then has no
+effect that is not a committed transaction's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
+
+from strandline.node.compaction.holding import PartitionHold
+from strandline.node.controller.client import Unavailable
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
+from strandline.node.worker.worker_link import environment, listen, program
+from strandline.statemachine.controller.controller import Controller, Result
+from strandline.statemachine.controller.controller_commands import Command, ViewCommand, decode
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
+from strandline.statemachine.controller.view_state import ViewProgram
+from strandline.statemachine.kafka_errors import Refused
+from strandline.statemachine.machine import Corruption
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = program("strandline.cluster.view_worker.process")
+SUBMIT_SECONDS: Final = 30.0
+END_SECONDS: Final = 5.0
+FIRST_PAUSE_SECONDS: Final = 0.5
+MOST_PAUSE_SECONDS: Final = 30.0
+"""Between the end of a process and the next one; it doubles while they end soon."""
+SOON_SECONDS: Final = 30.0
+
+
+class VersionName(NamedTuple):
+    """A version that is to run, and what it is."""
+
+    program: str
+    created: int
+    attempt: int
+    live: bool
+
+
+class Submitter(Protocol):
+    """The controller: its replica here, and the way to change it."""
+
+    machine: Controller
+
+    async def submit(self, command: Command, timeout: float, /) -> Result | Unavailable: ...  # noqa: ASYNC109
+
+
+class Holder(Protocol):
+    """Holds records of compacted topics for readers."""
+
+    async def hold(
+        self, topic: Topic, reader: str, offsets: Mapping[int, int | None], lease_ms: int, /
+    ) -> list[PartitionHold]: ...
+
+
+class ViewProcess:
+    """Runs one version until it is closed, with one process after the other."""
+
+    def __init__(
+        self,
+        name: VersionName,
+        place: StorePlace,
+        bootstrap: str,
+        controller: Submitter,
+        holding: Holder,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        command: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.name = name
+        self.status: dict[str, Any] = {}
+        """The process's last words about itself."""
+        self.starts = 0
+        self._place = place
+        self._bootstrap = bootstrap
+        self._controller = controller
+        self._holding = holding
+        self._loop = loop
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._told: bytes | None = None
+        self._running = loop.create_task(self._run())
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    async def close(self) -> None:
+        """End the process at once."""
+        self._running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+
+    def tell(self) -> None:
+        """Tell the process the program as it is now, if that is news."""
+        process = self._process
+        known = self._controller.machine.view_programs.get(self.name.program)
+        if process is None or process.stdin is None or known is None or known.created != self.name.created:
+            return
+        told = framed(["program", known, self._topics(known)])
+        if told != self._told and not process.stdin.is_closing():
+            self._told = told
+            process.stdin.write(told)
+
+    def _topics(self, known: ViewProgram) -> list[Any]:
+        wanted = {one for version in known.versions() for _, one in version.inputs}
+        wanted |= {view.topic_id for version in known.versions() for view in version.views}
+        found = [self._controller.machine.topic_by_id(one) for one in sorted(wanted)]
+        return [
+            [topic.topic_id, topic.name, len(topic.partitions), "compact" in CLEANUP_POLICY.of(topic.configs)]
+            for topic in found
+            if topic is not None
+        ]
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            began = self._loop.time()
+            try:
+                code = await self._once()
+            except (OSError, BadFrame, Corruption, ValueError, TypeError, LookupError) as error:
+                log.warning("the process of %s failed: %s: %s", self._shown(), type(error).__name__, error)
+            else:
+                if code:
+                    log.warning("the process of %s ended with code %d", self._shown(), code)
+            pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MOST_PAUSE_SECONDS)
+
+    def _shown(self) -> str:
+        return f"program {self.name.program}, attempt {self.name.attempt}"
+
+    async def _once(self) -> int:
+        pipe = asyncio.subprocess.PIPE
+        self.starts += 1
+        process = await asyncio.create_subprocess_exec(
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
+        )
+        listening = self._loop.create_task(listen("view worker", process))
+        self._process, self._told = process, None
+        try:
+            assert process.stdin is not None
+            place = self._place
+            # One name for each process that is there at a time: a folder's writers are told apart by it.
+            owner = f"{place.owner}-{self.name.attempt}-{'live' if self.name.live else 'next'}"
+            start = ["start", place.url, dict(place.options), owner, self._bootstrap]
+            process.stdin.write(framed([*start, self.name.attempt, self.name.live]))
+            self.tell()
+            log.info("%s runs as process %d", self._shown(), process.pid)
+            await self._serve(process)
+            async with asyncio.timeout(END_SECONDS):
+                return await process.wait()
+        finally:
+            self._process = None
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            listening.cancel()
+            # asyncio closes a pipe only after it was read to its end, and these have no reader any more.
+            cast(Any, process)._transport.close()
+
+    async def _serve(self, process: asyncio.subprocess.Process) -> None:
+        """Answer what the process asks, one question at a time, until it says no more."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        while True:
+            try:
+                head = await process.stdout.readexactly(LENGTH.size)
+                message = message_of(await process.stdout.readexactly(length_of(head)))
+            except asyncio.IncompleteReadError:
+                return
+            match message:
+                case ["status", dict(status)]:
+                    self.status = status
+                case ["submit", int(number), bytes(entry)]:
+                    answer = await self._submit(entry)
+                    self.tell()
+                    process.stdin.write(framed(["answer", number, *answer]))
+                case ["hold", int(number), str(topic), str(reader), list(offsets), int(lease_ms)]:
+                    answer = await self._hold(topic, reader, dict(offsets), lease_ms)
+                    process.stdin.write(framed(["answer", number, *answer]))
+                case _:
+                    raise BadFrame(f"there is no {message[0]!r}")
+
+    async def _submit(self, entry: bytes) -> tuple[str, int | str]:
+        command = decode(entry)
+        if not isinstance(command, ViewCommand) or command.program != self.name.program:
+            raise BadFrame(f"{type(command).__name__} is not for a process of this program")
+        result = await self._controller.submit(command, SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            return "unavailable", f"the controller does not answer: {result.reason}"
+        if isinstance(result, Refused):
+            return "refused", result.message
+        assert isinstance(result, int), result
+        return "done", result
+
+    async def _hold(
+        self, name: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int
+    ) -> tuple[str, int | str]:
+        topic = self._controller.machine.topic(name)
+        if topic is None or not all(0 <= number < len(topic.partitions) for number in offsets):
+            return "unavailable", f"topic {name} has no such partitions any more"
+        for one in await self._holding.hold(topic, reader, offsets, lease_ms):
+            if one.lowest is not None:
+                return "lost", f"HISTORY_GONE: {name}-{one.partition} is cleaned up to {one.lowest}"
+            if one.error is not None:
+                return "unavailable", f"{name}-{one.partition} is not held: {one.error}"
+        return "done", 0

@@ -1,0 +1,196 @@
+"""Records of a topic as rows of a table: JSON objects, read strictly.
+
+Whether a record can be read is a function of its bytes alone, so every process that reads it agrees. A field
+that is missing is null, one that the table does not have is not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from strandline.snapshot.views.errors import ViewError
+from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.zset import ZSet, zset
+from strandline.statemachine.views.plan import Positions, Source
+from strandline.statemachine.views.types import Type
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""DOUBLE values that JSON has no numbers for, as views write them."""
+META: Final = ("_partition", "_offset", "_timestamp")
+
+
+class Record(NamedTuple):
+    """A record; its time is in ms since 1970."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class BadRecord(ViewError):
+    """A record cannot be read as a row of its table; `str()` says which, and why."""
+
+
+class RecordReader:
+    """Reads the records of one table. Counts those that it skips, where the table says so."""
+
+    def __init__(self, source: Source, key: Positions | None) -> None:
+        """`key` has the positions of the primary key of a table whose mode is `upsert`."""
+        self._source = source
+        self._key = key
+        self._schema = tuple(DTYPES[kind] for _, kind in source.columns)
+        self._skip = dict(source.options).get("on_error") == "skip"
+        self.skipped = 0
+
+    def rows(self, records: Sequence[Record]) -> ZSet:
+        """Rows in the order of the records, a deletion with weight -1; raises BadRecord."""
+        rows: list[Sequence[Any]] = []
+        weights: list[int] = []
+        for record in records:
+            try:
+                row, weight = self._row(record)
+            except (ValueError, OverflowError, RecursionError) as error:
+                if self._skip:
+                    self.skipped += 1
+                    continue
+                place = f"record {record.offset} of {self._source.topic}-{record.partition}"
+                raise BadRecord(f"{place} cannot be read: {error}") from None
+            rows.append(row)
+            weights.append(weight)
+        return zset(self._schema, rows, weights)
+
+    def _row(self, record: Record) -> tuple[list[Any], int]:
+        if self._key is None:
+            if record.value is None:
+                raise ValueError("it has no value")
+            return self._columns(_object(record.value), record), 1
+        row: list[Any] = [None] * len(self._source.columns)
+        if record.value is not None:
+            row = self._columns(_object(record.value), record)
+        for position, value in zip(self._key, self._key_values(record.key), strict=True):
+            row[position] = value
+        return row, -1 if record.value is None else 1
+
+    def _columns(self, value: dict[str, Any], record: Record) -> list[Any]:
+        row = []
+        for name, kind in self._source.columns:
+            if self._key is None and name in META:
+                row.append(_meta(name, record))
+                continue
+            found = value.get(name)
+            try:
+                row.append(None if found is None else _READERS[kind](found))
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"column {name}: {error}") from None
+        return row
+
+    def _key_values(self, key: bytes | None) -> list[Any]:
+        assert self._key is not None
+        if key is None:
+            raise ValueError("it has no key, which is the table's primary key")
+        kinds = [self._source.columns[position][1] for position in self._key]
+        text = key.decode()
+        # A view writes its keys as arrays. A producer's key of one column is most often the value itself.
+        if text.startswith("["):
+            values = _json(text)
+        elif kinds == [Type.STRING]:
+            values = [text]
+        else:
+            values = [_json(text)]
+        if not isinstance(values, list) or len(values) != len(kinds):
+            raise ValueError(f"its key has not the {len(kinds)} columns of the primary key")
+        if any(value is None for value in values):
+            raise ValueError("its key has a null")
+        return [_READERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
+
+
+def _object(value: bytes) -> dict[str, Any]:
+    found = _json(value.decode())
+    if not isinstance(found, dict):
+        raise ValueError("its value is no JSON object")
+    return found
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _meta(name: str, record: Record) -> Any:
+    if name == "_partition":
+        return record.partition
+    if name == "_offset":
+        return record.offset
+    return _EPOCH + timedelta(milliseconds=record.timestamp_ms)
+
+
+def _whole(bits: int) -> Callable[[Any], int]:
+    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{_shown(value)} is no whole number of {bits} bits")
+        return value
+
+    return read
+
+
+def _double(value: Any) -> float:
+    if isinstance(value, str) and value in _NOT_FINITE:
+        return _NOT_FINITE[value]
+    if type(value) not in (int, float) or not math.isfinite(float(value)):
+        raise ValueError(f"{_shown(value)} is no DOUBLE")
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{_shown(value)} is neither true nor false")
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is no text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a character stands alone in it") from None
+    return value
+
+
+def _date(value: Any) -> date:
+    return date.fromisoformat(_string(value))
+
+
+def _timestamp(value: Any) -> datetime:
+    found = datetime.fromisoformat(_string(value))
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:60]
+
+
+_READERS: Final[dict[Type, Callable[[Any], Any]]] = {
+    Type.BOOLEAN: _boolean,
+    Type.INT: _whole(32),
+    Type.BIGINT: _whole(64),
+    Type.DOUBLE: _double,
+    Type.STRING: _string,
+    Type.DATE: _date,
+    Type.TIMESTAMP: _timestamp,
+}

@@ -1,0 +1,57 @@
+"""/api/views: programs as the controller has them, and what a request must be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from strandline.statemachine.controller.view_state import is_hidden
+from tests.admin.answers import check, refused, schema_of
+from tests.admin.small_node import Answer, Client, small_node
+from tests.raft.mesh.mesh_nodes import on_loop
+
+VIEWS = "/api/views"
+VIEW = {"view": "v", "topic": "out", "partitions": 2, "sink": "a" * 64}
+PROGRAM = {"program": "p", "text": "CREATE …", "views": [VIEW], "inputs": ["orders"]}
+
+
+async def post(client: Client, path: str, body: Any) -> Answer:
+    return await client.ask("POST", path, json.dumps(body).encode())
+
+
+@on_loop
+async def test_a_program_begins_is_told_of_is_cancelled_and_dropped(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        answer = await post(client, VIEWS, PROGRAM)
+        assert answer.status == 200, answer
+        attempt = answer.json()["attempt"]
+        told = await client.get(VIEWS)
+        check(told, schema_of(VIEWS), VIEWS)
+        [program] = told["programs"]
+        assert (program["name"], program["live"], program["next"]["attempt"]) == ("p", None, attempt)
+        assert program["next"]["inputs"] == ["orders"]
+        assert told["problem"] == "the store is in memory"
+        assert any(is_hidden(topic.name) for topic in node.machine.topics)
+        assert "BOOTSTRAP_IN_PROGRESS" in refused(await post(client, VIEWS, PROGRAM), 409)
+        assert (await post(client, f"{VIEWS}/cancel", {"program": "p"})).json()["topics"] == 1
+        refused(await post(client, f"{VIEWS}/cancel", {"program": "p"}), 409)
+        assert (await post(client, f"{VIEWS}/drop", {"program": "p"})).status == 200
+        refused(await post(client, f"{VIEWS}/drop", {"program": "p"}), 409)
+        assert not any(is_hidden(topic.name) for topic in node.machine.topics)
+
+
+@on_loop
+async def test_what_is_no_program_is_refused_and_the_controllers_refusals_are_told(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        wrong: list[Any] = [
+            [], {}, {**PROGRAM, "views": []}, {**PROGRAM, "views": [{**VIEW, "partitions": 0}]},
+            {**PROGRAM, "views": [{}]}, {**PROGRAM, "text": 5}, {**PROGRAM, "text": "x" * 50_000},
+            {**PROGRAM, "program": ""}, {**PROGRAM, "inputs": 3},
+        ]  # fmt: skip
+        for body in wrong:
+            assert "a program is" in refused(await post(client, VIEWS, body), 400)
+        for path in ("cancel", "drop"):
+            refused(await post(client, f"{VIEWS}/{path}", {"name": "p"}), 400)
+        assert "TOPIC_MISSING" in refused(await post(client, VIEWS, {**PROGRAM, "inputs": ["nowhere"]}), 409)
+        assert not node.machine.view_programs

@@ -1,0 +1,154 @@
+"""Records as rows, and rows as records: what is written is read back, and what is no row is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.json_records import BadRecord, Record, RecordReader
+from strandline.snapshot.views.json_rows import records
+from strandline.snapshot.views.sink import Changes
+from strandline.snapshot.views.zset import chosen, zset
+from strandline.statemachine.views.plan import Sink, Source
+from strandline.statemachine.views.types import Type
+
+COLUMNS = tuple((kind.value.lower(), kind) for kind in Type)
+OPTIONS = (("format", "json"), ("from", "earliest"), ("on_error", "stop"))
+VALUES = {
+    Type.BOOLEAN: st.booleans(),
+    Type.INT: st.integers(-(2**31), 2**31 - 1),
+    Type.BIGINT: st.integers(-(2**63), 2**63 - 1),
+    Type.DOUBLE: st.floats(),
+    Type.STRING: st.text(),
+    Type.DATE: st.dates(),
+    Type.TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
+}
+ROWS = st.tuples(*(VALUES[kind] for kind in Type))
+
+
+def source(*columns: tuple[str, Type], mode: str = "append", skip: bool = False) -> Source:
+    options = tuple((name, "skip" if name == "on_error" and skip else value) for name, value in OPTIONS)
+    return Source("t", mode, options, columns)
+
+
+def record(value: Any, key: Any = None, offset: int = 7) -> Record:
+    def encoded(one: Any) -> bytes | None:
+        return one if one is None or isinstance(one, bytes) else json.dumps(one).encode()
+
+    return Record(1, offset, 1_700_000_000_123, encoded(key), encoded(value))
+
+
+def same(left: Any, right: Any) -> bool:
+    return left == right or (isinstance(left, float) and math.isnan(left) and math.isnan(right))
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_what_a_view_writes_a_table_of_the_same_columns_reads(rows: list[tuple[Any, ...]]) -> None:
+    table = source(*COLUMNS, mode="upsert")
+    everything = tuple(range(len(COLUMNS)))
+    sink = Sink(table, tuple(name for name, _ in COLUMNS), everything, 1)
+    frame = zset(tuple(DTYPES[kind] for kind in Type), rows).rows
+    written = [*records(sink, Changes(frame, frame.clear()))]
+    read = RecordReader(table, everything).rows([Record(0, 0, 0, *one) for one in written])
+    assert list(read.weights) == [1] * len(rows)
+    for found, row in zip(read.rows.iter_rows(), frame.iter_rows(), strict=True):
+        assert all(map(same, found, row))
+    gone = [*records(sink, Changes(frame.clear(), chosen(frame, everything)))]
+    assert [value for _, value in gone] == [None] * len(rows)
+    assert [key for key, _ in gone] == [key for key, _ in written]
+
+
+def test_missing_is_null_surplus_is_ignored_and_the_place_is_known() -> None:
+    table = source(
+        ("a", Type.INT), ("_partition", Type.INT), ("_offset", Type.BIGINT), ("_timestamp", Type.TIMESTAMP)
+    )
+    read = RecordReader(table, None).rows([record({"b": 1}), record({"a": 5, "b": []}, offset=8)])
+    moment = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
+    assert read.rows.rows() == [(None, 1, 7, moment), (5, 1, 8, moment)]
+
+
+def test_a_key_decides_and_a_tombstone_deletes() -> None:
+    table = source(("id", Type.STRING), ("n", Type.INT), mode="upsert")
+    log = [
+        record({"id": "other", "n": 1}, b"plain"),
+        record({"n": 2}, ["in an array"]),
+        record(None, b"plain"),
+    ]
+    read = RecordReader(table, (0,)).rows(log)
+    assert read.rows.rows() == [("plain", 1), ("in an array", 2), ("plain", None)]
+    assert read.weights.tolist() == [1, 1, -1]
+    pair = source(("a", Type.INT), ("b", Type.DATE), mode="upsert")
+    [row] = RecordReader(pair, (0, 1)).rows([record(None, [3, "2024-02-29"])]).rows.rows()
+    assert row == (3, date(2024, 2, 29))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "why"),
+    [
+        (Type.INT, 2**31, "no whole number of 32 bits"),
+        (Type.INT, 1.0, "no whole number"),
+        (Type.INT, True, "no whole number"),
+        (Type.INT, "1", "no whole number"),
+        (Type.BIGINT, 2**63, "no whole number of 64 bits"),
+        (Type.DOUBLE, "1.5", "is no DOUBLE"),
+        (Type.DOUBLE, True, "is no DOUBLE"),
+        (Type.DOUBLE, 10**400, "too large"),
+        (Type.BOOLEAN, 1, "neither true nor false"),
+        (Type.STRING, 1, "is no text"),
+        (Type.STRING, "\ud800", "half a character"),
+        (Type.DATE, "2023-02-30", "day is out of range"),
+        (Type.TIMESTAMP, "yesterday", "Invalid isoformat"),
+    ],
+)
+def test_a_value_outside_its_type_is_a_bad_record(kind: Type, value: Any, why: str) -> None:
+    with pytest.raises(BadRecord, match=f"record 7 of t-1 cannot be read: column a: .*{why}"):
+        RecordReader(source(("a", kind)), None).rows([record({"a": value})])
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (None, "it has no value"),
+        (b"", "it is no JSON"),
+        (b"[1]", "no JSON object"),
+        (b'{"a": NaN}', "NaN is no JSON"),
+        (b'{"a": 1e999}', "is no DOUBLE"),
+        (b"\xff", "can't decode byte"),
+        (b"[" * 100_000, "recursion"),
+    ],
+)
+def test_bytes_that_are_no_row_are_a_bad_record_or_skipped(value: bytes | None, why: str) -> None:
+    with pytest.raises(BadRecord, match=why):
+        RecordReader(source(("a", Type.DOUBLE)), None).rows([record(value)])
+    reader = RecordReader(source(("a", Type.DOUBLE), skip=True), None)
+    assert reader.rows([record(value), record({"a": 2})]).rows.rows() == [(2.0,)]
+    assert reader.skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "why"),
+    [
+        (None, "it has no key"),
+        (["a", "b"], "has not the 1 columns"),
+        ([None], "its key has a null"),
+        ([1], "is no text"),
+        (b"[", "it is no JSON"),
+        (b"\xff", "can't decode byte"),
+    ],
+)
+def test_a_key_that_is_no_primary_key_is_a_bad_record(key: Any, why: str) -> None:
+    table = source(("id", Type.STRING), mode="upsert")
+    with pytest.raises(BadRecord, match=why):
+        RecordReader(table, (0,)).rows([record({}, key)])
+
+
+def test_nothing_is_no_rows() -> None:
+    assert np.array_equal(RecordReader(source(("a", Type.INT)), None).rows([]).weights, np.empty(0, np.int64))
