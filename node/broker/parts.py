@@ -47,7 +47,7 @@ from strandline.node.gc.collectable_epochs import CollectableEpochs
 from strandline.node.gc.collector import Collector
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.idle_epochs import IdleEpochs
-from strandline.node.kafka.handlers import elect_leaders
+from strandline.node.kafka.handlers import describe_quorum, elect_leaders
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
@@ -273,6 +273,7 @@ class NodeParts:
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
+        describe_quorum.serve(self)
         transaction_markers.serve(self)
 
     def wall_ms(self) -> int:

@@ -78,6 +78,11 @@ class ControllerClient:
             return None
         return self._node_id if group.is_leader else group.leader
 
+    @property
+    def group(self) -> RaftGroup | None:
+        """The local replica's Raft group, once there is one."""
+        return self._group
+
     async def submit(self, command: Command, timeout: float) -> Result | Unavailable:  # noqa: ASYNC109
         """Have a command applied; once it returns, the local replica has applied it too.
 

@@ -63,6 +63,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CLIENT_QUOTAS = 48
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -141,6 +142,7 @@ APIS: Final = _table(
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, flexible=1),
     Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
     Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
+    Api(ApiKey.DESCRIBE_QUORUM, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible=0),

@@ -209,6 +209,9 @@ REQUESTS: Final[dict[ApiKey, list[dict[str, Any]]]] = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: [{"components": [], "strict": False}],
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: [{"users": None}],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [{"deletions": [{"name": "a", "mechanism": 1}], "upsertions": []}],
+    ApiKey.DESCRIBE_QUORUM: [
+        {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
+    ],
     ApiKey.DESCRIBE_CLUSTER: [
         {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
     ],

@@ -144,6 +144,8 @@ class FakeController:
     """How often a command is proposed; the first answer counts where the real client can tell it."""
     after_attempt: Callable[[Command], None] = lambda command: None
     applied: int = 0
+    group: Any = None
+    """The Raft group of the local replica."""
     leader: int | None = 1
     """Who this node believes leads the controller."""
 

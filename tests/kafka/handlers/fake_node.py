@@ -15,6 +15,7 @@ from kio.serial import entity_reader
 
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
+from strandline.node.kafka.handlers import describe_quorum
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
@@ -97,6 +98,7 @@ class FakeNode:
         self.session = UNNAMED
         """Of the client whose requests `ask` sends."""
         self.controller.hear()
+        describe_quorum.serve(self.context)
 
     @property
     def context(self) -> BrokerContext:
