@@ -126,14 +126,16 @@ class Play:
         self.commit([self.task(self.done, number) for number in range(self.tasks)])
 
 
-def values(bootstrap: str, topic: str, partitions: int = 3) -> Counter[str]:
-    """What a consumer reads of a topic that reads what was committed; each value, so many times."""
+def values(
+    bootstrap: str, topic: str, partitions: int = 3, isolation: str = "read_committed"
+) -> Counter[str]:
+    """What a consumer reads of a topic; each value, so many times."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "judge",
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
         }
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from strandline import TemporaryCluster, local_cluster
+from strandline.snapshot.spark.sink import record_writer
 from strandline.snapshot.spark.sink.brokers import Brokers
 from strandline.snapshot.spark.sink.connection import (
     ADD_OFFSETS_TO_TXN,
@@ -265,7 +266,10 @@ def test_transactions_that_time_out_after_the_decision_are_written_again(
     assert read(cluster, "late", "changed", "slow") == once(late, 2) + once(changed, 1) + once(slow, 1)
 
 
-def test_a_node_killed_while_tasks_write(cluster: TemporaryCluster, life: Life) -> None:
+def test_a_node_killed_while_tasks_write(
+    cluster: TemporaryCluster, life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_writer, "BATCH_BYTES", 4000)  # some ten batches for each partition
     played = Play(cluster.bootstrap, TOPIC, "node", rows("node", 2000))
     played.batch()
     killed: list[int] = []

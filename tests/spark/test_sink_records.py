@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch  # type: ignore[import-untyped]
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import (
     ArrayType,
@@ -23,12 +23,12 @@ from pyspark.sql.types import (
 
 from strandline.node.kafka.wire.record_batch import BatchLimits, validate_produced
 from strandline.snapshot.compression import Compression
-from strandline.snapshot.spark.sink.columns import Columns, Row
+from strandline.snapshot.spark.sink.columns import Columns
 from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.options import parse
 from strandline.snapshot.spark.sink.partitioning import partitions_of
 from strandline.snapshot.spark.sink.progress import is_task_id, task_id
-from strandline.snapshot.spark.sink.record_batch import headers, record_batch, sized
+from strandline.snapshot.spark.sink.record_batch import headers, record_batch, tails
 from strandline.snapshot.spark.sink.transactions import Producer
 from tests.kafka.wire.batches import varint
 
@@ -44,20 +44,24 @@ RECORD = st.tuples(
     BYTES,
     st.lists(st.tuples(st.text(max_size=4).map(str.encode), BYTES), max_size=3),
 )
+FEW = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@FEW
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=60), st.integers(1, 50))
 def test_a_key_goes_where_kafkas_clients_send_it(keys: list[bytes], count: int) -> None:
     wanted = [(murmur2(key) & 0x7FFFFFFF) % count for key in keys]
     assert partitions_of(keys, count).tolist() == wanted
 
 
+@FEW
 @given(st.lists(RECORD, min_size=1, max_size=150), st.sampled_from(Compression), st.integers(0, 1 << 30))
 def test_other_readers_read_a_batch(records: list[Any], compression: Compression, sequence: int) -> None:
-    tails = [sized(key) + sized(value) + headers(pairs) for _, key, value, pairs in records]
+    packed = [headers(pairs) for _, _, _, pairs in records]
+    found = tails([one[1] for one in records], [one[2] for one in records], packed)
     producer = Producer("id", 1 << 40, 7)
-    data = record_batch(tails, [one[0] for one in records], producer, sequence, compression)
+    data = record_batch(found, [one[0] for one in records], producer, sequence, compression)
     (header,) = validate_produced(data, version=9, limits=BatchLimits(1 << 40))
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (1 << 40, 7, sequence)
     assert header.is_transactional
@@ -67,6 +71,18 @@ def test_other_readers_read_a_batch(records: list[Any], compression: Compression
         for one in DefaultRecordBatch(data)
     ]
     assert read == records
+
+
+@FEW
+@given(st.lists(st.tuples(BYTES, BYTES), min_size=1, max_size=9), st.sampled_from([1, 30_000]))
+def test_records_of_one_time_and_without_headers(records: list[Any], repeated: int) -> None:
+    """They are made by tables, unless there are more of them than a table has."""
+    records = records[:1] * repeated if repeated > 1 and len(records[0][1] or b"") < 100 else records
+    found = tails([one[0] for one in records], [one[1] for one in records], None)
+    data = record_batch(found, [7] * len(records), Producer("id", 1, 1), 0, Compression.NONE)
+    validate_produced(data, version=9, limits=BatchLimits(1 << 40))
+    read = [(one.timestamp, one.key, one.value, [*one.headers]) for one in DefaultRecordBatch(data)]
+    assert read == [(7, key, value, []) for key, value in records]
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
@@ -96,11 +112,20 @@ def schema(text: str) -> StructType:
     return found
 
 
+class Row(NamedTuple):
+    topic: str
+    partition: int
+    time: int | None
+    tail: bytes
+
+
 def rows(text: str, topic: str | None = "out", *values: Any, first: int = 0) -> list[Row]:
     columns = Columns(schema(text), topic)
     names = schema(text).names
     batch = pa.RecordBatch.from_pylist([dict(zip(names, row, strict=True)) for row in values])
-    return list(columns.rows(batch, {"out": 3, "other": 2}.__getitem__, first))
+    found = columns.rows(batch, {"out": 3, "other": 2}.__getitem__, first)
+    times = found.times or [None] * len(found.tails)
+    return [Row(*row) for row in zip(found.topics, found.partitions, times, found.tails, strict=True)]
 
 
 def test_each_column_has_its_place_in_the_record() -> None:

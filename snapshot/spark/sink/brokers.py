@@ -88,7 +88,7 @@ class Brokers:
         self.seconds = seconds
         """Longest that one question waits for its final answer."""
         self._bootstrap = bootstrap
-        self._connections: dict[Address, Connection] = {}
+        self._connections: dict[tuple[Address, bool], Connection] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[str, dict[int, int]] = {}
@@ -107,16 +107,19 @@ class Brokers:
     def deadline(self) -> Deadline:
         return Deadline(self.seconds)
 
-    def connection(self, address: Address) -> Connection:
-        """Raises ConnectionLost."""
-        found = self._connections.get(address)
+    def connection(self, address: Address, *, records: bool = False) -> Connection:
+        """The connection to an address; `records`: another one, whose answers may be under way for long.
+
+        Raises ConnectionLost.
+        """
+        found = self._connections.get((address, records))
         if found is None:
-            found = self._connections[address] = Connection(*address)
+            found = self._connections[address, records] = Connection(*address)
         return found
 
-    def drop(self, address: Address) -> None:
+    def drop(self, address: Address, *, records: bool = False) -> None:
         """End the connection to an address, if there is one."""
-        connection = self._connections.pop(address, None)
+        connection = self._connections.pop((address, records), None)
         if connection is not None:
             connection.close()
 

@@ -6,7 +6,7 @@ source has besides are passed over, so what was read can be written. Any other i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.partitioning import partitions_of
-from strandline.snapshot.spark.sink.record_batch import headers, sized
+from strandline.snapshot.spark.sink.record_batch import headers, tails
 
 _BYTES: Final = ("string", "binary")
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -27,17 +27,19 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "timestamp": ("timestamp",),
 }
 _PASSED_OVER: Final = ("offset", "timestampType", "leader_epoch")
-_NO_HEADERS: Final = b"\0"
 _MICROSECONDS: Final = 1000
 
 
-class Row(NamedTuple):
-    """A record on its way: where to, its time in Unix milliseconds or None for now, and all that follows."""
+class Rows(NamedTuple):
+    """Records on their way, a list for each part of them."""
 
-    topic: str
-    partition: int
-    timestamp: int | None
-    tail: bytes
+    topics: list[str]
+    partitions: Any
+    """An array."""
+    times: list[int | None] | None
+    """Unix milliseconds, None for now; None for all of them."""
+    tails: list[bytes]
+    """Each one's key, value and headers."""
 
 
 class Columns:
@@ -65,33 +67,31 @@ class Columns:
         self._names = frozenset(found)
         self._topic = topic
 
-    def rows(self, batch: Any, partitions: Callable[[str], int], first: int) -> Iterator[Row]:
+    def rows(self, batch: Any, partitions: Callable[[str], int], first: int) -> Rows:
         """The rows of an Arrow batch. `partitions`: how many a topic has.
 
         Rows without key take turns over them, `first` is the turn of the first one. Raises SinkError for a
         row that cannot be a record.
         """
         size = batch.num_rows
-        values = _bytes(batch, "value")
         keys: list[bytes | None] = _bytes(batch, "key") if "key" in self._names else [None] * size
         topics = [self._topic] * size if self._topic is not None else batch.column("topic").to_pylist()
-        times = self._times(batch)
-        packed = self._headers(batch)
-        places = self._places(batch, keys, topics, partitions, first)
-        for topic, place, time, key, value, more in zip(
-            topics, places, times, keys, values, packed, strict=True
-        ):
-            yield Row(topic, place, time, sized(key) + sized(value) + more)
+        return Rows(
+            topics,
+            self._places(batch, keys, topics, partitions, first),
+            self._times(batch),
+            tails(keys, _bytes(batch, "value"), self._headers(batch)),
+        )
 
-    def _times(self, batch: Any) -> list[int | None]:
+    def _times(self, batch: Any) -> list[int | None] | None:
         if "timestamp" not in self._names:
-            return [None] * batch.num_rows
+            return None
         micros = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
         return [None if one is None else one // _MICROSECONDS for one in micros]
 
-    def _headers(self, batch: Any) -> list[bytes]:
+    def _headers(self, batch: Any) -> list[bytes] | None:
         if "headers" not in self._names:
-            return [_NO_HEADERS] * batch.num_rows
+            return None
         found = []
         for pairs in batch.column("headers").to_pylist():
             for pair in pairs or ():
@@ -107,31 +107,41 @@ class Columns:
         topics: list[str | None],
         partitions: Callable[[str], int],
         first: int,
-    ) -> list[int]:
-        wanted = (
-            batch.column("partition").to_pylist() if "partition" in self._names else [None] * batch.num_rows
-        )
-        places = np.empty(batch.num_rows, np.int64)
-        for topic in dict.fromkeys(topics):
+    ) -> Any:
+        size = batch.num_rows
+        keyed = np.fromiter((key is not None for key in keys), np.bool_, size)
+        free = np.ones(size, np.bool_)
+        wanted = np.zeros(size, np.int64)
+        if "partition" in self._names:
+            column = batch.column("partition").cast(pa.int32())
+            free = column.is_null().to_numpy(zero_copy_only=False)
+            wanted = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        places = first + np.arange(size)
+        for topic, rows in by_name(topics):
             if not topic:
                 raise SinkError("a row has no topic: give the option 'topic', or fill the column")
             count = partitions(topic)
-            rows = [number for number, name in enumerate(topics) if name == topic]
-            by_key = [number for number in rows if wanted[number] is None and keys[number] is not None]
-            places[by_key] = partitions_of([keys[number] or b"" for number in by_key], count)
-            for number in rows:
-                chosen = wanted[number]
-                if chosen is not None:
-                    if not 0 <= chosen < count:
-                        raise SinkError(
-                            f"a row names partition {chosen} of {topic!r}, which has {count}: "
-                            "mend the column 'partition', or leave it null"
-                        )
-                    places[number] = chosen
-                elif keys[number] is None:
-                    places[number] = (first + number) % count
-        found: list[int] = places.tolist()
-        return found
+            wrong = wanted[rows][~free[rows] & ((wanted[rows] < 0) | (wanted[rows] >= count))]
+            if wrong.size:
+                raise SinkError(
+                    f"a row names partition {wrong[0]} of {topic!r}, which has {count}: "
+                    "mend the column 'partition', or leave it null"
+                )
+            places[rows] %= count
+            hashed = rows[free[rows] & keyed[rows]]
+            places[hashed] = partitions_of([keys[number] or b"" for number in hashed.tolist()], count)
+        places[~free] = wanted[~free]
+        return places
+
+
+def by_name(names: Sequence[str | None]) -> list[tuple[str | None, Any]]:
+    """The numbers of the rows of each topic, as arrays."""
+    if len(set(names)) == 1:
+        return [(names[0], np.arange(len(names)))]
+    found: dict[str | None, list[int]] = {}
+    for number, name in enumerate(names):
+        found.setdefault(name, []).append(number)
+    return [(name, np.array(numbers)) for name, numbers in found.items()]
 
 
 def _bytes(batch: Any, name: str) -> list[bytes | None]:

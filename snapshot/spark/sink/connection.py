@@ -86,6 +86,7 @@ class Connection:
 
     def send(self, api: Api, request: Any) -> None:
         """Send a request; `receive` has to follow. Raises ConnectionLost."""
+        assert self._expected is None, "the answer under way would be taken for the one to this request"
         self._asked += 1
         header = request.__header_schema__
         buffer = io.BytesIO()
@@ -116,7 +117,7 @@ class Connection:
         if not _SIZE.size <= size <= MOST_ANSWER_BYTES:
             raise self._lost(f"an answer of {size} bytes")
         frame = self._exactly(size)
-        schema: Any = self._expected
+        schema, self._expected = self._expected, None
         try:
             header, start = entity_reader(schema.__header_schema__)(frame, 0)
             answer, length = entity_reader(schema)(frame, start)

@@ -42,6 +42,12 @@ SHORT: Final = tuple(varint(number) for number in range(16384))
 """The varints of small numbers, which most are."""
 
 
+_FRONTS: Final = tuple(b"\0\0" + number for number in SHORT)
+"""Attributes, time and number of the records of a batch that are all of one time."""
+_MOST_FRONT_BYTES: Final = 16
+_NO_HEADERS: Final = b"\0"
+
+
 def _varint(value: int) -> bytes:
     return SHORT[value] if 0 <= value < len(SHORT) else varint(value)
 
@@ -56,6 +62,37 @@ def headers(pairs: Sequence[tuple[bytes, bytes | None]]) -> bytes:
     return _varint(len(pairs)) + b"".join([sized(key) + sized(value) for key, value in pairs])
 
 
+def tails(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], packed: Sequence[bytes] | None
+) -> list[bytes]:
+    """Key, value and headers of each record; `packed`: its headers, None if no record has any."""
+    if packed is not None:
+        rows = zip(keys, values, packed, strict=True)
+        return [sized(key) + sized(value) + more for key, value, more in rows]
+    most = len(SHORT)
+    return [
+        (NULL if key is None else SHORT[len(key)] + key if len(key) < most else sized(key))
+        + (NULL if value is None else SHORT[len(value)] + value if len(value) < most else sized(value))
+        + _NO_HEADERS
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def _records(found: Sequence[bytes], timestamps: Sequence[int]) -> bytes:
+    """Records one behind the other. The usual ones are of one time, and short: they go by tables."""
+    base, most = timestamps[0], len(SHORT) - _MOST_FRONT_BYTES
+    pieces: list[bytes] = []
+    if len(found) <= len(_FRONTS) and timestamps.count(base) == len(timestamps):
+        for front, tail in zip(_FRONTS, found, strict=False):
+            size = len(front) + len(tail)
+            pieces += (SHORT[size] if size < most else varint(size), front, tail)
+    else:
+        for number, (tail, timestamp) in enumerate(zip(found, timestamps, strict=True)):
+            front = b"\0" + _varint(timestamp - base) + _varint(number)
+            pieces += (_varint(len(front) + len(tail)), front, tail)
+    return b"".join(pieces)
+
+
 def record_batch(
     tails: Sequence[bytes],
     timestamps: Sequence[int],
@@ -64,17 +101,12 @@ def record_batch(
     compression: Compression,
 ) -> bytes:
     """A transactional batch. `tails`: key, value and headers of each record; timestamps in Unix ms."""
-    base = timestamps[0]
-    pieces: list[bytes] = []
-    for number, (tail, timestamp) in enumerate(zip(tails, timestamps, strict=True)):
-        front = b"\0" + _varint(timestamp - base) + _varint(number)
-        pieces += (_varint(len(front) + len(tail)), front, tail)
-    records = compress(compression, b"".join(pieces))
+    records = compress(compression, _records(tails, timestamps))
     covered = (
         _COVERED.pack(
             _TRANSACTIONAL | compression,
             len(tails) - 1,
-            base,
+            timestamps[0],
             max(timestamps),
             producer.producer_id,
             producer.epoch,

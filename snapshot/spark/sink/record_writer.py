@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
+import numpy as np
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.spark.sink.brokers import RETRIABLE, Address, Brokers
-from strandline.snapshot.spark.sink.columns import Row
+from strandline.snapshot.spark.sink.columns import Rows, by_name
 from strandline.snapshot.spark.sink.connection import PRODUCE, ConnectionLost
 from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 from strandline.snapshot.spark.sink.record_batch import record_batch
@@ -36,7 +37,6 @@ _WAITING_BYTES: Final = 32 * 1024 * 1024
 _OPEN_BYTES: Final = 32 * 1024 * 1024
 """Records in batches that are not full, over all partitions; beyond it all are closed."""
 _SEQUENCES: Final = 1 << 31
-_WORD: Final = 0xFFFFFFFF
 _ALL_REPLICAS: Final = -1
 _BROKER_SECONDS: Final = 20.0
 """Longest that a broker may take for a request; ANSWER_SECONDS is longer."""
@@ -72,38 +72,55 @@ class RecordWriter:
         self._producer = producer
         self._compression = compression
         self._lanes: dict[Place, _Lane] = {}
-        self._salts: dict[str, int] = {}
-        """A number for each topic, which the digest takes in."""
         self._added: set[Place] = set()
         self._under_way: dict[Address, _Request] = {}
         self._open_bytes = self._waiting_bytes = 0
         self._progress = brokers.deadline()
         self.records = self.digest = 0
 
-    def write(self, rows: Iterable[Row]) -> None:
+    def write(self, rows: Rows) -> None:
         """Take rows, and send what is full."""
         now = time.time_ns() // 1_000_000
-        salts = self._salts
-        for topic, partition, timestamp, tail in rows:
-            place = (topic, partition)
-            lane = self._lanes.get(place)
-            if lane is None:
-                lane = self._lanes[place] = _Lane()
-                salts[topic] = crc32c(topic.encode())
-            lane.tails.append(tail)
-            lane.timestamps.append(now if timestamp is None else timestamp)
-            size = len(tail) + _RECORD_BYTES
-            lane.open_bytes += size
-            self._open_bytes += size
-            self.records += 1
-            salt = salts[topic] if timestamp is None else salts[topic] ^ timestamp & _WORD
-            self.digest += crc32c(tail, salt) << 32 | zlib.crc32(tail, salt)
-            if lane.open_bytes >= BATCH_BYTES:
-                self._close(lane)
-                self._send(most=_WAITING_BYTES)
+        times = (
+            [now] * len(rows.tails) if rows.times is None else [now if t is None else t for t in rows.times]
+        )
+        sizes = np.fromiter(map(len, rows.tails), np.int64, len(rows.tails)) + _RECORD_BYTES
+        for topic, chosen in by_name(rows.topics):
+            assert topic is not None, "refused before"
+            self.digest += crc32c(topic.encode()) * len(chosen)
+            places = rows.partitions[chosen]
+            for partition in np.unique(places).tolist():
+                self._take(topic, partition, chosen[places == partition], sizes, times, rows.tails)
+        self.records += len(rows.tails)
+        self.digest += sum(map(crc32c, rows.tails)) << 32
+        self.digest += sum(map(zlib.crc32, rows.tails))
+        if rows.times is not None:
+            self.digest += sum(one for one in rows.times if one is not None)
         if self._open_bytes > _OPEN_BYTES:
             self._close_all()
         self._send(most=_WAITING_BYTES)
+
+    def _take(
+        self, topic: str, partition: int, chosen: Any, sizes: Any, times: list[int], found: list[bytes]
+    ) -> None:
+        """Take the chosen rows for one partition; what is full is closed."""
+        lane = self._lanes.setdefault((topic, partition), _Lane())
+        ends = np.cumsum(sizes[chosen])
+        start = taken = 0
+        while start < len(chosen):
+            room = BATCH_BYTES - lane.open_bytes
+            end = start + 1 + int(np.searchsorted(ends[start:], taken + room))
+            some = chosen[start:end].tolist()
+            lane.tails += [found[number] for number in some]
+            lane.timestamps += [times[number] for number in some]
+            grown = int(ends[start + len(some) - 1]) - taken
+            lane.open_bytes += grown
+            self._open_bytes += grown
+            taken += grown
+            start = end
+            if lane.open_bytes >= BATCH_BYTES:
+                self._close(lane)
+                self._send(most=_WAITING_BYTES)
 
     def finish(self) -> None:
         """Return when every record is acknowledged."""
@@ -177,7 +194,7 @@ class RecordWriter:
             ),
         )
         try:
-            self._brokers.connection(address).send(PRODUCE, request)
+            self._brokers.connection(address, records=True).send(PRODUCE, request)
         except ConnectionLost as error:
             self._lost(address, places, error)
         else:
@@ -186,7 +203,7 @@ class RecordWriter:
     def _take_answer(self, address: Address, *, wait: bool) -> None:
         request = self._under_way[address]
         try:
-            connection = self._brokers.connection(address)
+            connection = self._brokers.connection(address, records=True)
             if not wait and not connection.answered():
                 return
             answer = connection.receive()
@@ -215,7 +232,7 @@ class RecordWriter:
             self._again("; ".join(again.values()), again)
 
     def _lost(self, address: Address, places: Iterable[Place], error: ConnectionLost) -> None:
-        self._brokers.drop(address)
+        self._brokers.drop(address, records=True)
         self._again(str(error), {topic for topic, _ in places})
 
     def _again(self, reason: str, topics: Iterable[str]) -> None:

@@ -1,7 +1,9 @@
-"""The program that is killed: a stream from a topic into Parquet files; with `finish` it ends, and counts.
+"""The program that is killed: a stream from a topic into Parquet files or another topic.
 
 Run as `python -m tests.programs.spark_kills.driver SETTINGS`, which is JSON of `url`, `topic`, `kept`, `sink`
-and `finish`. It prints a line of JSON when its query runs, and when it has counted.
+(a folder), `copies` (a topic, or null for the folder), `bootstrap` and `finish`. With `finish` the query ends
+by itself. It prints a line of JSON when its query runs, and when it has ended: with what it has counted in
+the folder.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ from strandline.spark import session
 MOST_OFFSETS = "4000"
 """Offsets of a batch: small ones, so that kills come between many steps."""
 
+TRANSACTION_SECONDS = "300"
+"""Longer than a restart takes on a busy machine, and no longer than the judge waits for what is left open."""
+
 
 def main(settings: dict[str, Any]) -> None:
     spark = session("spark-kills", "local[2]", {"spark.driver.memory": "512m"}, short_jobs=True)
     query = start(spark, settings)
     tell(ready=True)
     query.awaitTermination()
-    if settings["finish"]:
+    if settings["finish"] and settings["copies"] is not None:
+        tell(ended=True)
+    elif settings["finish"]:
         # Spark reads its sink's files by the log that the sink keeps; without it, all that lie there.
         files = [str(path) for path in Path(settings["sink"]).glob("*.parquet")]
         tell(counted=counts(spark, settings["sink"]), lying=counts(spark, *files))
@@ -40,14 +47,18 @@ def start(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
         .option("maxOffsetsPerTrigger", MOST_OFFSETS)
         .load()
     )
-    write = (
-        read.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number")
-        .writeStream.format("parquet")
-        .option("checkpointLocation", settings["kept"])
-    )
+    if settings["copies"] is None:
+        write = read.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number").writeStream
+        write = write.format("parquet").option("path", settings["sink"])
+    else:
+        write = read.select("value").writeStream.format("strandline")
+        write = write.option("kafka.bootstrap.servers", settings["bootstrap"])
+        write = write.option("topic", settings["copies"])
+        write = write.option("transactionTimeoutSeconds", TRANSACTION_SECONDS)
+    write = write.option("checkpointLocation", settings["kept"])
     if settings["finish"]:
-        return write.trigger(availableNow=True).start(settings["sink"])
-    return write.trigger(processingTime="200 milliseconds").start(settings["sink"])
+        return write.trigger(availableNow=True).start()
+    return write.trigger(processingTime="200 milliseconds").start()
 
 
 def counts(spark: SparkSession, *paths: str) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """A Spark stream killed for minutes: is each record in its sink once?
 
     scripts/spark-kills --minutes 10
+    scripts/spark-kills --minutes 10 --sink topic
 
 One node on the loopback; numbers are written to a topic at a steady pace, and a checkpoint is taken every
 few seconds. A stream in a process of its own reads the topic from storage into Parquet files. Seconds after
@@ -12,11 +13,16 @@ Most kills come while a batch is under way. At the end a last run with Trigger.A
 left. Then the sink must have each acknowledged number once, and nothing else. Files that lie in its folder
 and are not in the sink's log are of batches whose run died before they were committed: read without the log
 they are doubled.
+
+With `--sink topic` the stream writes to another topic, of three nodes; a node is killed now and then too, and
+started again. A consumer that reads what was committed must find each number once; one that reads all finds
+the aborted ones too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import subprocess
@@ -34,9 +40,14 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from strandline import TemporaryCluster, local_cluster
 from strandline.cluster.admin_client import first_answer
+from strandline.cluster.failure import CommandFailed
+from tests.programs.spark_kills.copies import counted_copies
 
 TOPIC = "numbers"
-KINDS = ("driver", "java", "python")
+COPIES = "copies"
+KINDS = ("driver", "java", "python", "node")
+NODES = 3
+DOWN_SECONDS = 3.0
 START_SECONDS = 180.0
 """A session's start takes 10 s, on a busy machine far more."""
 CHECKPOINT_SECONDS = 3.0
@@ -144,21 +155,29 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rate", type=int, default=500, help="records a second")
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sink", choices=("parquet", "topic"), default="parquet")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="spark-kills-") as folder, local_cluster() as cluster:
+    nodes = NODES if given.sink == "topic" else 1
+    with tempfile.TemporaryDirectory(prefix="spark-kills-") as folder, local_cluster(nodes) as cluster:
         return run(cluster, Path(folder), given)
 
 
 def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> int:
     cluster.create_topic(TOPIC, partitions=given.partitions)
+    copied = given.sink == "topic"
+    if copied:
+        cluster.create_topic(COPIES, partitions=given.partitions)
     chance = random.Random(given.seed)
     settings = {
         "url": cluster.storage,
         "topic": TOPIC,
         "kept": str(folder / "kept"),
         "sink": str(folder / "sink"),
+        "copies": COPIES if copied else None,
+        "bootstrap": cluster.bootstrap,
         "finish": False,
     }
+    kinds = KINDS if copied else KINDS[:-1]
     log = folder / "log"
     load = Load(cluster.bootstrap, given.rate)
     stopped = threading.Event()
@@ -182,13 +201,13 @@ def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> i
                     while not under_way(folder / "kept") and time.monotonic() < within:
                         time.sleep(0.02)
                     time.sleep(chance.uniform(0.0, 1.5))
-                    kind, met = chance.choice(KINDS), under_way(folder / "kept")
-                    if stream.kill(kind, chance):
+                    kind, met = chance.choice(kinds), under_way(folder / "kept")
+                    if kill_node(cluster, chance) if kind == "node" else stream.kill(kind, chance):
                         kills[kind] += 1
                         batches_met += met
                         where = "in a batch" if met else "between batches"
                         print(f"{starts}: {kind} killed {where}, {load.acknowledged} records", flush=True)
-                    if kind != "python":
+                    if kind in ("driver", "java"):
                         break
             finally:
                 stream.end(20.0)
@@ -203,10 +222,21 @@ def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> i
         told = last.told()
     finally:
         last.end(START_SECONDS)
+    if told is not None and copied:
+        told = counted_copies(cluster.bootstrap, COPIES, given.partitions)
     if told is None:
         print(log.read_text(errors="replace")[-3000:])
         raise SystemExit("spark-kills: the last run did not end")
     return judged(told, load, kills, batches_met)
+
+
+def kill_node(cluster: TemporaryCluster, chance: random.Random) -> bool:
+    """Kill a node, and start it again after some seconds."""
+    node = chance.randrange(1, NODES + 1)
+    cluster.kill(node)
+    time.sleep(DOWN_SECONDS)
+    cluster.start(node)
+    return True
 
 
 def judged(told: dict[str, Any], load: Written, kills: Counter[str], batches_met: int) -> int:
@@ -217,15 +247,13 @@ def judged(told: dict[str, Any], load: Written, kills: Counter[str], batches_met
         "first": 0,
         "last": load.acknowledged - 1,
     }
-    killed = ", ".join(f"{kind} {kills[kind]}" for kind in KINDS)
+    killed = ", ".join(f"{kind} {kills[kind]}" for kind in KINDS if kills[kind])
     print(
         f"{sum(kills.values())} kills ({killed}), {batches_met} in a batch, "
         f"{load.acknowledged} records acknowledged, {load.failed} failed"
     )
     print(f"in the sink: {counted['all']}, doubled {counted['all'] - counted['distinct']}", end="")
-    print(
-        f", lost {load.acknowledged - counted['distinct']}; in files without the sink's log: {lying['all']}"
-    )
+    print(f", lost {load.acknowledged - counted['distinct']}; with what is not committed: {lying['all']}")
     if not batches_met:
         print("no kill met a batch: give it more minutes")
     right = counted == wanted and not load.failed
@@ -243,10 +271,12 @@ def under_way(kept: Path) -> bool:
 
 
 def checkpoint(cluster: TemporaryCluster) -> None:
+    """Take one; raises CommandFailed while too many nodes are away."""
     body = {"topics": [TOPIC], "lease_seconds": 600, "timeout_seconds": 60}
     first_answer(cluster.admin, "POST", "/api/checkpoints", body, timeout=70)
 
 
 def _checkpoints(cluster: TemporaryCluster, stopped: threading.Event) -> None:
     while not stopped.wait(CHECKPOINT_SECONDS):
-        checkpoint(cluster)
+        with contextlib.suppress(CommandFailed):
+            checkpoint(cluster)
