@@ -41,7 +41,9 @@ class CompactorJobs(Jobs):
 
     def __init__(self, store: ObjectStore, settings: list[Any], loop: asyncio.AbstractEventLoop) -> None:
         # In a thread, so that the end of the node is noticed while a job computes.
-        self._compactor = StoreCompactor(store, RealDisk(), loop=loop, executor=ThreadPoolExecutor(1))
+        self._compactor = StoreCompactor(
+            store, RealDisk(paced=True), loop=loop, executor=ThreadPoolExecutor(1)
+        )
         self._rows = bytearray()
         self._batches = bytearray()
         self._cpu = CpuSeconds()

@@ -14,14 +14,20 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
 
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _MAX_PARTS = 1024
 """Buffers that one call takes, Linux' UIO_MAXIOV."""
+PIECE_BYTES: Final = 1 << 19
+"""A paced disk makes as many bytes durable at once. Syncs of one file system
+wait for each other; docs/measurements.md has what those of a write-ahead log take beside large files."""
+MOST_REST_SECONDS: Final = 0.1
+"""After a piece that took long, because the disk is slow or its other users have much to do."""
 
 
 class DiskFile(Protocol):
@@ -108,13 +114,31 @@ class Disk(Protocol):
         """Take a lock file and return its release; `BlockingIOError` when another process has it."""
 
 
+def _pieces(parts: Sequence[bytes | bytearray | memoryview]) -> Iterator[list[memoryview]]:
+    """The parts in order, in runs of PIECE_BYTES and _MAX_PARTS at most."""
+    piece: list[memoryview] = []
+    size = 0
+    for part in parts:
+        view = memoryview(part).cast("B")
+        while len(view):
+            cut, view = view[: PIECE_BYTES - size], view[PIECE_BYTES - size :]
+            piece.append(cut)
+            size += len(cut)
+            if size == PIECE_BYTES or len(piece) == _MAX_PARTS:
+                yield piece
+                piece, size = [], 0
+    if piece:
+        yield piece
+
+
 class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
-    def __init__(self, fd: int, path: str, *, keep_cached: bool = False) -> None:
+    def __init__(self, fd: int, path: str, *, keep_cached: bool = False, paced: bool = False) -> None:
         self._fd = fd
         self._path = path
         self._keep_cached = keep_cached
+        self._paced = paced
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
@@ -156,16 +180,39 @@ class RealFile(DiskFile):
             raise self._named(error) from None
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        if self._paced:
+            self._write_paced(parts)
+        elif not self._write_at_once(parts, 0):
+            super().write_durably(parts)
+
+    def _write_at_once(self, parts: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
+        """Write parts from an offset on, durably; False if one call cannot do that or has not done it."""
         if not _WRITES_DURABLY or not 0 < len(parts) <= _MAX_PARTS:
-            return super().write_durably(parts)
+            return False
         # Each call gives the interpreter away and has to get it back: under load that is what takes long.
         try:
-            if os.pwritev(self._fd, parts, 0, os.RWF_DSYNC) == sum(map(len, parts)):
-                return
+            return os.pwritev(self._fd, parts, offset, os.RWF_DSYNC) == sum(map(len, parts))
         except OSError as error:
             if error.errno not in _NO_SUCH_CALL:
                 raise
-        super().write_durably(parts)
+        return False
+
+    def _write_paced(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Write piece by piece, and leave the disk to others after each for as long as it took."""
+        offset, rest = 0, 0.0
+        for piece in _pieces(parts):
+            if rest:
+                time.sleep(rest)
+            began, start = time.monotonic(), offset
+            offset += sum(map(len, piece))
+            if not self._write_at_once(piece, start):
+                for part in piece:
+                    self.pwrite(part, start)
+                    start += len(part)
+                self.datasync()
+            rest = min(time.monotonic() - began, MOST_REST_SECONDS)
+        if not offset:
+            self.datasync()
 
     def forget_cached(self) -> None:
         if not self._keep_cached and hasattr(os, "posix_fadvise"):
@@ -188,9 +235,14 @@ class RealFile(DiskFile):
 class RealDisk(Disk):
     """The machine's own file system."""
 
-    def __init__(self, *, keep_cached: bool = False) -> None:
-        """With `keep_cached` what is said to be not read soon stays in memory: other processes read it."""
+    def __init__(self, *, keep_cached: bool = False, paced: bool = False) -> None:
+        """With `keep_cached` what is said to be not read soon stays in memory: other processes read it.
+
+        With `paced` large files are made durable bit by bit: what nothing waits for must not keep a
+        write-ahead log on the same disk waiting.
+        """
         self._keep_cached = keep_cached
+        self._paced = paced
 
     def mkdir(self, path: str) -> None:
         if os.path.isdir(path):
@@ -213,7 +265,8 @@ class RealDisk(Disk):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
-        return RealFile(os.open(path, flags, 0o640), path, keep_cached=self._keep_cached)
+        fd = os.open(path, flags, 0o640)
+        return RealFile(fd, path, keep_cached=self._keep_cached, paced=self._paced)
 
     def rename(self, src: str, dst: str) -> None:
         os.rename(src, dst)

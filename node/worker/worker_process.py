@@ -175,7 +175,8 @@ class _Worker(asyncio.Protocol):
                 StorePlace(url, options, owner),
                 POLICY,
                 loop=self._loop,
-                disk=RealDisk(keep_cached=True),  # what is lifted, consumers that are behind read next
+                # What is lifted, consumers that are behind read next.
+                disk=RealDisk(keep_cached=True, paced=True),
                 executor=DiskThreads(STORE_THREADS, "store"),
                 rng=random.Random(system.getrandbits(256)),
                 make=False,  # a new folder would stand in the way of one that is brought back
