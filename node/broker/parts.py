@@ -48,6 +48,7 @@ from strandline.node.gc.collector import Collector
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.idle_epochs import IdleEpochs
 from strandline.node.kafka.handlers import describe_quorum, elect_leaders
+from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
@@ -75,6 +76,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.wal.config import WalConfig
 from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
+from strandline.node.runtime.line_bound import LineBound
 from strandline.node.views.view_host import ViewHost
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -265,16 +267,24 @@ class NodeParts:
         self.local_reader = LocalReader(
             self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
         )
+        self.actions = ActionLog(loop.time)
+        self._problem_lines = LineBound(loop.time())
         self.authorizer = (
             Authorizer(lambda: self.controller.machine.acls, config.authorization)
             if config.authorization.enabled
             else None
         )
-        self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=_note)
+        self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=self._note)
         self.checkpoints = CheckpointCoordinator(self)
         elect_leaders.serve(self)
         describe_quorum.serve(self)
         transaction_markers.serve(self)
+
+    def _note(self, problem: ConnectionProblem) -> None:
+        left_out = self._problem_lines.take(self.loop.time())
+        if left_out is not None:
+            lost = f" ({left_out} such lines were left out)" if left_out else ""
+            log.info("%s%s", problem, lost)
 
     def wall_ms(self) -> int:
         """The time, in ms since 1970; see ClusterClock."""
@@ -320,7 +330,3 @@ class NodeParts:
         """One partition's replica may fail alone; without the controller's a node knows nothing any more."""
         if group.id == CONTROLLER_GROUP:
             self._on_fatal(error)
-
-
-def _note(problem: ConnectionProblem) -> None:
-    log.info("%s", problem)

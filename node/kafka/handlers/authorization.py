@@ -42,48 +42,77 @@ NO_CLUSTER: Final = Failure(CLUSTER_REFUSED, "Cluster authorization failed.")
 
 
 def may(
-    context: BrokerContext, request: Request, operation: Operation, kind: ResourceType, name: str
+    context: BrokerContext,
+    request: Request,
+    operation: Operation,
+    kind: ResourceType,
+    name: str,
+    *,
+    quiet: bool = False,
 ) -> bool:
-    """Whether the request's client may do this to the resource; everything, where nothing is authorized."""
+    """Whether the request's client may do this to the resource; everything, where nothing is authorized.
+
+    A refusal is recorded, unless it is `quiet`: the client did not ask for this resource by its name, or
+    another permission will do (Kafka's logIfDenied).
+    """
     authorizer = context.authorizer
-    return authorizer is None or authorizer.allows(
+    if authorizer is None or authorizer.allows(
         request.session.principal, request.client_host, operation, kind, name
-    )
+    ):
+        return True
+    if not quiet:
+        context.actions.refusal(request, operation.name, kind.name, name)
+    return False
 
 
-def may_with_topic(context: BrokerContext, request: Request, operation: Operation, name: str) -> bool:
+def may_with_topic(
+    context: BrokerContext, request: Request, operation: Operation, name: str, *, quiet: bool = False
+) -> bool:
     """As `may`, for a topic."""
-    return may(context, request, operation, ResourceType.TOPIC, name)
+    return may(context, request, operation, ResourceType.TOPIC, name, quiet=quiet)
 
 
-def may_with_group(context: BrokerContext, request: Request, operation: Operation, group_id: str) -> bool:
+def may_with_group(
+    context: BrokerContext, request: Request, operation: Operation, group_id: str, *, quiet: bool = False
+) -> bool:
     """As `may`, for a consumer group."""
-    return may(context, request, operation, ResourceType.GROUP, group_id)
+    return may(context, request, operation, ResourceType.GROUP, group_id, quiet=quiet)
 
 
-def may_with_cluster(context: BrokerContext, request: Request, operation: Operation) -> bool:
+def may_with_cluster(
+    context: BrokerContext, request: Request, operation: Operation, *, quiet: bool = False
+) -> bool:
     """As `may`, for the cluster."""
-    return may(context, request, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+    return may(context, request, operation, ResourceType.CLUSTER, CLUSTER_NAME, quiet=quiet)
 
 
 def may_with_id(
-    context: BrokerContext, request: Request, operation: Operation, transactional_id: str
+    context: BrokerContext,
+    request: Request,
+    operation: Operation,
+    transactional_id: str,
+    *,
+    quiet: bool = False,
 ) -> bool:
     """As `may`, for a transactional id."""
-    return may(context, request, operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
+    kind = ResourceType.TRANSACTIONAL_ID
+    return may(context, request, operation, kind, transactional_id, quiet=quiet)
 
 
 def may_with_some_topic(context: BrokerContext, request: Request, operation: Operation) -> bool:
     """Whether there may be a topic with which the client may do this."""
     authorizer = context.authorizer
-    return authorizer is None or authorizer.allows_some(
+    if authorizer is None or authorizer.allows_some(
         request.session.principal, request.client_host, operation, ResourceType.TOPIC
-    )
+    ):
+        return True
+    context.actions.refusal(request, operation.name, ResourceType.TOPIC.name, "of any name")
+    return False
 
 
 def authorized_operations(context: BrokerContext, request: Request, kind: ResourceType, name: str) -> int:
     """The operations that the client may do to a resource: the bits of Kafka's codes (KIP-430)."""
-    return sum(1 << one for one in _SUPPORTED[kind] if may(context, request, one, kind, name))
+    return sum(1 << one for one in _SUPPORTED[kind] if may(context, request, one, kind, name, quiet=True))
 
 
 def operations_of_group(context: BrokerContext, request: Request, group_id: str) -> int:
@@ -95,6 +124,6 @@ def operations_of_group(context: BrokerContext, request: Request, group_id: str)
 
 def cluster_operations(context: BrokerContext, request: Request) -> int:
     """As `authorized_operations`, of the cluster: none for a client that may not describe it."""
-    if not may_with_cluster(context, request, Operation.DESCRIBE):
+    if not may_with_cluster(context, request, Operation.DESCRIBE, quiet=True):
         return 0
     return authorized_operations(context, request, ResourceType.CLUSTER, CLUSTER_NAME)

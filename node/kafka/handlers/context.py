@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from strandline.node.controller.producer_ids import ProducerIds
     from strandline.node.coordinator.table import Coordinators
     from strandline.node.coordinator.transactions.verification import Verifier
+    from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.partition.partition import Partition
     from strandline.node.rpc import MeshCalls
@@ -43,6 +44,10 @@ class BrokerContext(Protocol):
     @property
     def authorizer(self) -> Authorizer | None:
         """Decides what clients may do; None where each may do everything."""
+
+    @property
+    def actions(self) -> ActionLog:
+        """The record of logins, refusals and changes of the cluster."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...

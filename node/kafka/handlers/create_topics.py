@@ -64,7 +64,7 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
     wanted = {topic.name: topic for topic in payload.topics}
     too_many = _too_many(context, wanted.values())
 
-    any_name = may_with_cluster(context, request, Operation.CREATE)
+    any_name = may_with_cluster(context, request, Operation.CREATE, quiet=True)
 
     async def create(asked: Any) -> Topic | Failure:
         if named[asked.name] > 1:
@@ -84,7 +84,7 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
                 name,
                 topic,
                 payload.validate_only,
-                may_with_topic(context, request, Operation.DESCRIBE_CONFIGS, name),
+                may_with_topic(context, request, Operation.DESCRIBE_CONFIGS, name, quiet=True),
             )
             for name, topic in zip(wanted, results, strict=True)
         ),

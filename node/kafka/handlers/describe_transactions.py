@@ -74,7 +74,7 @@ def _described(context: BrokerContext, request: Request, a: ResponseTypes, one: 
         topics=tuple(
             a.TopicData(topic=topic, partitions=tuple(numbers))
             for topic, numbers in topics_of(context, one).items()
-            if may_with_topic(context, request, Operation.DESCRIBE, topic)
+            if may_with_topic(context, request, Operation.DESCRIBE, topic, quiet=True)
         ),
     )
 

@@ -52,6 +52,7 @@ from strandline.node.kafka.handlers import (
     user_scram_credentials,
     write_txn_markers,
 )
+from strandline.node.kafka.handlers.action_log import CHANGES
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
@@ -123,4 +124,10 @@ class BrokerHandler:
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
         """The coroutine that response_types; nothing of it runs before it is awaited."""
         key, version = request.header.api_key, request.header.api_version
-        return TABLE[key](self._context, request, response_types(key, version))
+        answering = TABLE[key](self._context, request, response_types(key, version))
+        return self._recorded(request, answering) if key in CHANGES else answering
+
+    async def _recorded(self, request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
+        answer = await answering
+        self._context.actions.change(request, answer)
+        return answer

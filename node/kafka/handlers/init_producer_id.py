@@ -66,7 +66,7 @@ def _refused(context: BrokerContext, request: Request) -> ErrorCode:
     if transactional_id is not None:
         allowed = may_with_id(context, request, Operation.WRITE, transactional_id)
         return ErrorCode.none if allowed else ID_REFUSED
-    if may_with_cluster(context, request, Operation.IDEMPOTENT_WRITE):
+    if may_with_cluster(context, request, Operation.IDEMPOTENT_WRITE, quiet=True):
         return ErrorCode.none
     return ErrorCode.none if may_with_some_topic(context, request, Operation.WRITE) else CLUSTER_REFUSED
 

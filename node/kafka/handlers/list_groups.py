@@ -27,7 +27,7 @@ async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes
         return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=loading, groups=())
     states = [state.lower() for state in getattr(request.payload, "states_filter", ())]
     kinds = [kind.lower() for kind in getattr(request.payload, "types_filter", ())]
-    everything = may_with_cluster(context, request, Operation.DESCRIBE)
+    everything = may_with_cluster(context, request, Operation.DESCRIBE, quiet=True)
     groups = tuple(
         a.ListedGroup(
             group_id=view.group_id,
@@ -39,6 +39,6 @@ async def list_groups(context: BrokerContext, request: Request, a: ResponseTypes
         for view in group_views(coordinator)
         if (not states or view.state.lower() in states)
         and (not kinds or view.kind in kinds)
-        and (everything or may_with_group(context, request, Operation.DESCRIBE, view.group_id))
+        and (everything or may_with_group(context, request, Operation.DESCRIBE, view.group_id, quiet=True))
     )
     return a.ListGroupsResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.none, groups=groups)

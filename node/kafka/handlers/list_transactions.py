@@ -47,7 +47,7 @@ async def list_transactions(context: BrokerContext, request: Request, a: Respons
     before = context.wall_ms() - duration
 
     def passes(one: Transaction) -> bool:
-        if not may_with_id(context, request, Operation.DESCRIBE, one.transactional_id):
+        if not may_with_id(context, request, Operation.DESCRIBE, one.transactional_id, quiet=True):
             return False
         if payload.state_filters and one.state.value not in payload.state_filters:
             return False

@@ -93,7 +93,7 @@ async def _topics(context: BrokerContext, request: Request) -> list[Topic | _Mis
     machine, payload, version = context.controller.machine, request.payload, request.header.api_version
 
     def seen(name: str) -> bool:
-        return may_with_topic(context, request, Operation.DESCRIBE, name)
+        return may_with_topic(context, request, Operation.DESCRIBE, name, quiet=payload.topics is None)
 
     # Version 0 has no null, and its empty list is all topics; later an empty list is none.
     if payload.topics is None or (version == 0 and not payload.topics):
@@ -140,7 +140,7 @@ async def _named_or_created(
     if not missing:
         return [topic for name in names if (topic := machine.topic(name))]
     deadline = context.loop.time() + AUTO_CREATE_SECONDS
-    any_name = may_with_cluster(context, request, Operation.CREATE)
+    any_name = may_with_cluster(context, request, Operation.CREATE, quiet=True)
 
     async def create(name: str) -> ErrorCode:
         if not any_name and not may_with_topic(context, request, Operation.CREATE, name):

@@ -133,6 +133,10 @@ async def _fetch(context: BrokerContext, request: Request, asked: _Asked, stable
     if not await coordinator.confirm():
         return _Fetched(ErrorCode.not_coordinator, [])
     machine = context.controller.machine
+
+    def shown(name: str) -> bool:
+        return may_with_topic(context, request, Operation.DESCRIBE, name, quiet=True)
+
     group = coordinator.machine.groups.get(asked.group_id)
     if group is not None and not _agree(context, group, asked.topics):
         if not await context.controller.catch_up(CATCH_UP_SECONDS):
@@ -153,7 +157,7 @@ async def _fetch(context: BrokerContext, request: Request, asked: _Asked, stable
                     _rows(offsets, topic, offsets.committed[topic.topic_id], stable),
                 )
                 for topic in present
-                if topic is not None and may_with_topic(context, request, Operation.DESCRIBE, topic.name)
+                if topic is not None and shown(topic.name)
             ],
         )
     found = []

@@ -34,7 +34,7 @@ async def offset_for_leader_epoch(context: BrokerContext, request: Request, a: R
     ask = request.payload
 
     # Brokers of Kafka's ask this too, and may ask about every topic.
-    any_name = may_with_cluster(context, request, Operation.CLUSTER_ACTION)
+    any_name = may_with_cluster(context, request, Operation.CLUSTER_ACTION, quiet=True)
 
     async def look(one: tuple[str, Any]) -> _Answer:
         name, asked = one

@@ -90,7 +90,10 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
             **lifetime,
         )
     if user is not None:
+        by = session.exchange
+        mechanism = PLAIN if isinstance(by, _Plain) else f"SCRAM-{by.mechanism.name}".replace("_", "-")
         session.principal, session.logged_in, session.exchange = f"User:{user}", True, None
+        context.actions.login(request, mechanism)
     return a.SaslAuthenticateResponse(
         error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **lifetime
     )

@@ -53,7 +53,7 @@ class ScramExchange:
     ) -> None:
         """`secret` is the cluster's, for the credentials of unknown users; `nonce` is new for each login."""
         self.user = ""
-        self._mechanism = mechanism
+        self.mechanism = mechanism
         self._find = find
         self._secret = secret
         self._nonce = nonce
@@ -81,7 +81,7 @@ class ScramExchange:
             raise ScramFailed(f"user {user!r} asks to be another")
         credential = self._find(self.user)
         self._known = credential is not None
-        self._credential = credential or stranger(self._mechanism, self.user, self._secret)
+        self._credential = credential or stranger(self.mechanism, self.user, self._secret)
         self._gs2 = found["gs2"]
         self._nonce = found["nonce"] + self._nonce
         salt = base64.b64encode(self._credential.salt).decode()
@@ -99,7 +99,7 @@ class ScramExchange:
         replayed = not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode())
         if replayed or not hmac.compare_digest(found["binding"].encode(), bound.encode()):
             raise wrong
-        name = HASHES[self._mechanism]
+        name = HASHES[self.mechanism]
         transcript = f"{self._transcript},{found['without_proof']}".encode()
         signature = hmac.digest(credential.stored_key, transcript, name)
         try:

@@ -16,6 +16,7 @@ from kio.serial import entity_reader
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.handlers import describe_quorum
+from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
@@ -94,6 +95,7 @@ class FakeNode:
         self.partitions = FakePartitions(self.controller)
         self.work_executor = None
         self.authorizer: Authorizer | None = None
+        self.actions = ActionLog(self.loop.time)
         self.now_ms = NOW
         self.session = UNNAMED
         """Of the client whose requests `ask` sends."""
