@@ -35,6 +35,7 @@ from strandline.node.controller.controller_leader import ControllerLeader
 from strandline.node.controller.departures import Departures
 from strandline.node.controller.folder_keeper import FolderKeeper
 from strandline.node.controller.leaders import LeaderTable
+from strandline.node.controller.lost_disks import LostDisks
 from strandline.node.controller.preferred_leaders import PreferredLeaders
 from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
@@ -192,6 +193,8 @@ class NodeParts:
             on_fatal=on_fatal,
         )
         self.replacements = Replacements(self.host, self.controller, loop=loop)
+        replaces = config.cluster.replace_lost_disks
+        self.lost_disks = LostDisks(self.host, self.controller, self.keeper, enabled=replaces, loop=loop)
         self.replica_moves = ReplicaMoves(self.host, self.controller, loop=loop)
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)

@@ -53,6 +53,8 @@ class ClusterSection:
     """All nodes, which are the voters of the controller's group."""
     epoch_seconds: float = 10.0
     """Time between two advances of the cluster epoch."""
+    replace_lost_disks: bool = False
+    """Whether a node that comes with an empty folder joins as new without `strandline node replace`."""
 
 
 @dataclass(frozen=True, slots=True)

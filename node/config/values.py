@@ -280,6 +280,7 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cluster.secret": _secret,
     "cluster.nodes": _peers,
     "cluster.epoch_seconds": _positive_seconds,
+    "cluster.replace_lost_disks": flag,
     "mesh.host": some_text,
     "mesh.port": _port,
     "kafka.host": some_text,

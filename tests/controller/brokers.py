@@ -35,7 +35,13 @@ class Brokers:
     """Nodes 1..n of one cluster. Close it, or use `with`, when the run is over."""
 
     def __init__(
-        self, nodes: int = 3, seed: int = 1, *, start: bool = True, leader_rebalance: bool = True
+        self,
+        nodes: int = 3,
+        seed: int = 1,
+        *,
+        start: bool = True,
+        leader_rebalance: bool = True,
+        replace_lost_disks: bool = False,
     ) -> None:
         self.world = World(seed)
         self.store = SimStore(self.world)
@@ -43,6 +49,7 @@ class Brokers:
         self.fatal: dict[int, Exception] = {}
         self.nodes = range(1, nodes + 1)
         self.leader_rebalance = leader_rebalance
+        self.replace_lost_disks = replace_lost_disks
         for node in self.nodes:
             self.world.add_node(node)
         if start:
@@ -63,7 +70,7 @@ class Brokers:
         host = self.world.nodes[node].host
         return NodeConfig(
             NodeSection(node, "/data"),
-            ClusterSection("simulated", "secret", peers),
+            ClusterSection("simulated", "secret", peers, replace_lost_disks=self.replace_lost_disks),
             MeshSection(host, MESH_PORT),
             KafkaSection(host, KAFKA_PORT),
             AdminSection(host, ADMIN_PORT),

@@ -1,0 +1,73 @@
+"""A node on an empty folder joins as new by itself where that is wanted, by the rules of `node replace`."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.node.controller.lost_disks import KNOCKING_SECONDS
+from tests.controller.brokers import Brokers
+
+
+def wipe(brokers: Brokers, node: int) -> None:
+    """The node comes back with an empty disk at once; its process before is gone."""
+    brokers.crash(node)
+    brokers.world.nodes[node].replace_disk()
+    brokers.start(node)
+
+
+def folder_in_force(brokers: Brokers, node: int) -> int:
+    by = next(each for each in brokers.nodes if each != node)
+    return brokers.brokers[by].controller.machine.folders[node].folder
+
+
+def test_a_lost_disk_is_replaced_after_a_while_and_the_next_one_too() -> None:
+    with Brokers(4, replace_lost_disks=True) as brokers:
+        topic = brokers.create_topic(1, "orders", partitions=4)
+        for lost in (3, 4):
+            wipe(brokers, lost)
+            brokers.world.run(brokers.world.now + KNOCKING_SECONDS - 10)
+            assert not brokers.registered(lost), "a disk may be mounted late"
+            brokers.wait(lambda lost=lost: brokers.registered(lost), 60.0)
+            by = brokers.brokers[1].controller
+            brokers.wait(lambda by=by: by.machine.replacement is None, 60.0)
+            assert folder_in_force(brokers, lost) == brokers.brokers[lost].host.folder.id
+        for partition in topic.partitions:
+            for node in partition.replicas:
+                group = brokers.brokers[node].host.groups[partition.group]
+                brokers.wait(lambda group=group: len(group.voters) == 3)
+
+
+def test_nothing_is_replaced_where_it_is_not_wanted() -> None:
+    with Brokers() as brokers:
+        before = folder_in_force(brokers, 3)
+        wipe(brokers, 3)
+        brokers.world.run(brokers.world.now + 3 * KNOCKING_SECONDS)
+        assert folder_in_force(brokers, 3) == before
+        assert not brokers.registered(3)
+
+
+def test_a_disk_that_had_the_only_replica_is_not_given_up(caplog: pytest.LogCaptureFixture) -> None:
+    with Brokers(replace_lost_disks=True) as brokers:
+        brokers.create_topic(1, "orders", 3, 1)
+        before = folder_in_force(brokers, 3)
+        wipe(brokers, 3)
+        brokers.world.run(brokers.world.now + 4 * KNOCKING_SECONDS)
+        assert folder_in_force(brokers, 3) == before
+        said = [line for line in caplog.messages if "comes with an empty folder and cannot join" in line]
+        assert len(said) == 1
+        assert "one of only one or two replicas of partitions of orders" in said[0]
+
+
+def test_a_folder_that_was_replaced_is_never_let_in_again() -> None:
+    with Brokers(replace_lost_disks=True) as brokers:
+        brokers.crash(3)
+        old = brokers.world.nodes[3].disk
+        brokers.world.nodes[3].replace_disk()
+        brokers.start(3)
+        brokers.wait(lambda: brokers.registered(3), 90.0)
+        new = folder_in_force(brokers, 3)
+        brokers.crash(3)
+        brokers.world.nodes[3].disk = old
+        brokers.start(3)
+        brokers.world.run(brokers.world.now + 3 * KNOCKING_SECONDS)
+        assert folder_in_force(brokers, 3) == new
