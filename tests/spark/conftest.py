@@ -35,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.local.dir": str(folder),
                 "spark.sql.warehouse.dir": str(folder / "warehouse"),
                 "spark.sql.shuffle.partitions": "2",
-                # A pass of the audits compiles hundreds of classes for a few rows each: a quarter of its time.
+                # A pass of audits compiles hundreds of classes for a few rows each, a quarter of its time.
                 "spark.sql.codegen.wholeStage": "false",
                 "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },

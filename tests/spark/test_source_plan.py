@@ -326,12 +326,12 @@ def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster
 
 
 def test_a_newer_state_is_refused_by_name(own: StoredCluster) -> None:
-    for path in documents(own, own.partitions["orders", 0].group):
-        rewrite(path, b"\xa6format\x06", b"\xa6format\x07")
-    refused(own, "snapshots/.*: it has format 7, this release reads up to 6: upgrade")
-    for path in documents(own, 0):
-        rewrite(path, b"\xa6format\x06", b"\xa6format\x07")
-    refused(own, "/0000000000/.*: it has format 7, this release reads up to 6: upgrade")
+    for group in (own.partitions["orders", 0].group, 0):
+        for path in documents(own, group):
+            _, _, after = decode(path.read_bytes()).state.partition(b"\xa6format")
+            rewrite(path, b"\xa6format%c" % after[0], b"\xa6format%c" % (after[0] + 1))
+        told = f"it has format {after[0] + 1}, this release reads up to {after[0]}: upgrade"
+        refused(own, f"/{group:010d}/.*: {told}")
 
 
 def test_a_missing_object_is_named_with_what_refers_to_it(own: StoredCluster) -> None:
