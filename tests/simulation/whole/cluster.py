@@ -25,6 +25,7 @@ from strandline.node.config.node_config import (
     StorageSection,
     TopicsSection,
 )
+from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
@@ -121,7 +122,10 @@ class WholeCluster:
             made = host_settings(config, boot_id, WalConfig())
             return replace(made, raft=plan.raft, wal=wal, mesh=plan.mesh)
 
-        store = RetryingStore(self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"))
+        hedging = Hedging(loop=loop, puts=True) if plan.hedging else None
+        store = RetryingStore(
+            self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"), hedging=hedging
+        )
         with patch.object(broker_parts, "host_settings", settings):
             broker = SimBroker(
                 self._config(sim), ledger=self.ledger, sim=sim, mishaps=self.mishaps, loop=loop,

@@ -17,7 +17,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.network import Link
 from tests.simulation.whole.client import Client
 from tests.simulation.whole.cluster import WholeCluster
-from tests.simulation.whole.plan import FAULTS
+from tests.simulation.whole.plan import FAR_FAULTS, FAULTS
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.step_faults import StepFaults
 from tests.simulation.whole.store_faults import StoreFaults
@@ -51,7 +51,7 @@ class WholeFaults(Faults):
             **self._store.kinds,
             **self._steps.kinds,
         }
-        assert set(self._kinds) == set(FAULTS)
+        assert set(self._kinds) == {*FAULTS, *FAR_FAULTS}
         self._kinds |= more
 
     def heal(self) -> None:

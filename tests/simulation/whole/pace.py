@@ -11,6 +11,7 @@ from unittest.mock import patch
 from strandline.node.controller import controller_leader
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
 from strandline.node.level_one import reconciler, sweeper, topic_retention
+from strandline.node.objectstore import hedging
 from strandline.node.partition import inline_storing
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
@@ -38,5 +39,9 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (inline_storing, "LOG_BYTES", 40_000),
         (collector, "FULL_SWEEP_SECONDS", 2.0),
         (collector, "MAX_PAUSE_SECONDS", 1.0),
+        (hedging, "PAUSE_SECONDS", 0.3),
+        (hedging, "ENOUGH", 4),
+        (hedging, "EARNED", 0.2),
+        (hedging, "LEAST_SECONDS", 0.005),
     )
     return all_of(patch.object(module, name, seconds) for module, name, seconds in periods)

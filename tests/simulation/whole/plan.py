@@ -106,6 +106,8 @@ class Plan:
     fewest: int = 3
     """Replicas that a partition which is moved has at least."""
     inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
+    hedging: bool = False
+    """Whether requests to the store are sent twice where their answers are late."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -227,6 +229,20 @@ def with_inline(plan: Plan, rng: random.Random) -> Plan:
             bytes=chance((1000, 8000, 1 << 20)),
         ),
     )
+
+
+FAR_FAULTS = ("slow tail", "throttled store")
+"""Of a store that is a bucket far away, and of no other."""
+FAR_FROM = 2_000
+"""The first seed with such a store: those before it, which tests name, mean what they meant."""
+
+
+def with_far_store(plan: Plan, seed: int) -> Plan:
+    """The plan with a store that behaves as S3 does, for one seed of four of each theme."""
+    if seed < FAR_FROM or seed // 8 % 4 != 3:
+        return plan
+    batching = replace(plan.batching, max_uploads=32, puts_per_second=None)
+    return replace(plan, hedging=True, batching=batching, faults=(*plan.faults, *FAR_FAULTS))
 
 
 MOVING_SHARE = 1 / 6

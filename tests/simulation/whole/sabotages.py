@@ -218,7 +218,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "answered-early": (0, 1, 2),
     "unknown-put-is-stored": (3, 11, 19),
     "fetch-before-barrier": (2,),
-    "stored-groups-kept": (0,),
+    "stored-groups-kept": (92,),
     "begun-before-caught-up": (3,),
     "topic-by-name": (28,),
     "captured-late": (5,),

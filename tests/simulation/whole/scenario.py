@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from strandline.node.objectstore.retries import RetryingStore
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
 from tests.simulation.report import Finding, Report
@@ -290,6 +291,9 @@ class Scenario:
             self.totals["slides"] += counters.slides
             self.totals["refused epochs"] += counters.rejections
             self.totals["restaged"] += partition.writer.restaged
+        if isinstance(broker.store, RetryingStore) and (hedging := broker.store.hedging) is not None:
+            self.totals["sent twice"] += sum(hedging.sent.values())
+            self.totals["second answers first"] += sum(hedging.won.values())
 
 
 def run_seed(seed: int, *, tracing: bool = False) -> Report:

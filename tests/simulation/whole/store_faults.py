@@ -34,6 +34,8 @@ class StoreFaults:
             "late puts": self._late_puts,
             "lagging lists": self._lagging_lists,
             "slow reads": self._slow_reads,
+            "slow tail": self._slow_tail,
+            "throttled store": self._throttled_store,
         }
 
     def heal(self) -> None:
@@ -59,7 +61,7 @@ class StoreFaults:
         store = self._bucket
         store.refused = store.broken = store.lost = store.late = store.silent = 0.0
         store.late_puts = store.list_lag_seconds = store.slow_reads_seconds = 0.0
-        store.slow = 1.0
+        store.slow, store.tail, store.most_per_second = 1.0, 0.0, float("inf")
 
     def _late_puts(self) -> bool:
         """Puts that fail, and whose object comes all the same, many epochs later."""
@@ -76,6 +78,21 @@ class StoreFaults:
         """Reads take long, and nothing else does: much may happen between a plan and its bytes."""
         self._bucket.slow_reads_seconds = self._rng.choice((0.3, 0.6))
         self._later(setattr, self._bucket, "slow_reads_seconds", 0.0)
+        return True
+
+    def _slow_tail(self) -> bool:
+        """A few requests take ten times as long as the others."""
+        self._bucket.tail, self._bucket.tail_seconds = (
+            self._rng.choice((0.03, 0.1)),
+            self._rng.choice((0.3, 1.0)),
+        )
+        self._later(setattr, self._bucket, "tail", 0.0)
+        return True
+
+    def _throttled_store(self) -> bool:
+        """503 SlowDown for what is above a rate."""
+        self._bucket.most_per_second = self._rng.choice((5.0, 20.0, 60.0))
+        self._later(setattr, self._bucket, "most_per_second", float("inf"))
         return True
 
     def _stalled_store(self) -> bool:

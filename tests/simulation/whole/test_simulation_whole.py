@@ -21,7 +21,7 @@ from tests.partition.lone import Lone
 from tests.runtime.jumping_loop import run
 from tests.simulation.run import main
 from tests.simulation.sabotage import Sabotage
-from tests.simulation.whole.plan import ADMIN, FAULTS
+from tests.simulation.whole.plan import ADMIN, FAR_FROM, FAULTS
 from tests.simulation.whole.sabotages import SABOTAGES
 from tests.simulation.whole.scenario import run_seed
 from tests.simulation.whole.themes import THEMES, plan_of
@@ -65,6 +65,15 @@ def test_a_cluster_without_its_folders_serves_and_changes_nothing(seed: int) -> 
     assert report.faults["all folders lost"] == 1
 
 
+@pytest.mark.parametrize("seed", [2009])
+def test_a_bucket_far_away_costs_nothing(seed: int) -> None:
+    """With requests that are sent twice, a slow tail, and 503 for what is above a rate."""
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["slow tail"] + report.faults["throttled store"] > 0
+    assert report.outcomes["sent twice"] > 0
+
+
 @pytest.mark.timeout(240)
 def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     program = f"from tests.simulation.whole.scenario import run_seed; print(run_seed({SEED}).digest)"
@@ -90,6 +99,9 @@ def test_plans_cover_every_fault_and_theme() -> None:
     assert {plan.theme for plan in plans} == set(THEMES)
     assert {len(plan.nodes) for plan in plans} == {3, 5}
     assert {plan.lost_folders for plan in plans} == {"none", "one", "all"}
+    far = [seed for seed in range(FAR_FROM, FAR_FROM + 64) if plan_of(seed).hedging]
+    assert {plan_of(seed).theme for seed in far} == set(THEMES)
+    assert not any(plan.hedging for plan in plans)
 
 
 @pytest.mark.parametrize("sabotage", SABOTAGES.values(), ids=SABOTAGES)
