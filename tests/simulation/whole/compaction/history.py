@@ -51,6 +51,8 @@ class Bounds(NamedTuple):
     record beyond the copy's end supersedes."""
     stable: int
     """The last stable offset."""
+    swept: int = 0
+    """Rounds, also one under way or broken off, have taken what has no key from below this."""
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class History:
         if not truth.fate:
             return offset < bounds.settled
         if one.key is None:
-            return offset < max(bounds.clean, bounds.published)
+            return offset < max(bounds.clean, bounds.published, bounds.swept)
         below = bounds.stable if offset < bounds.published else bounds.end
         if self.following.get(offset, below) < below:
             return True

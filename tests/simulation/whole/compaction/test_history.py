@@ -39,7 +39,7 @@ def may_lack(history: History, one: Written, fate: bool | None, bounds: Bounds) 
     if not fate:
         return one.offset < bounds.settled
     if one.key is None:
-        return one.offset < max(bounds.clean, bounds.published)
+        return one.offset < max(bounds.clean, bounds.published, bounds.swept)
     below = bounds.stable if one.offset < bounds.published else bounds.end
     newer = [
         other.written.offset

@@ -182,10 +182,13 @@ class LogWatch:
         resetting, said.resetting = said.resetting, False
         if resetting and not manifest.segments:
             rightly = said.missing or said.rotten or said.overtaken
-            said.rotten, said.ends = set(), NO_ENDS
+            said.rotten, said.ends, said.swept = set(), NO_ENDS, 0
             if self._made_anew(broker) and not rightly:
                 self._broken("needless reset", f"node {node} had to make {place} anew: {log.reset_for}")
         said.missing = False
+        present = broker.compaction._round
+        if present is not None and present.replica_log is log:
+            said.swept = max(said.swept, present._bound or 0)
         if newest is not None:
             below = has.mcco < newest.removals.mtro or has.mxfo < newest.removals.mxro
             # One that begins anew by a state that lags lacks what has come into force meanwhile.
@@ -200,7 +203,7 @@ class LogWatch:
         bounds = Bounds(
             max(manifest.start_offset, newest.start_offset), manifest.log_end, manifest.clean_end,
             manifest.log_end, ripe.ripe_tombstones, ripe.ripe_markers, ripe.level_one_settled,
-            newest.last_stable_offset,
+            newest.last_stable_offset, said.swept,
         )  # fmt: skip
         if not self.is_rotten(node, log):
             self.copies.check(f"the log of node {node} of {place}", place, [*batches_in(it.view)], bounds)

@@ -30,6 +30,8 @@ class Said:
     """Removal rightly went beyond it: it was no member, or its leader had not heard of its loss."""
     rotten: set[str] = field(default_factory=set)
     """Its files with a bit that has changed, until it is made anew."""
+    swept: int = 0
+    """The end of what its rounds were to clean: one that is broken off has cleaned some of it."""
     resetting: bool = False
     """A reset of the log has begun since its last change. The process may be killed in it: then the next one
     finds a new, empty log, and has reset none."""
