@@ -1,4 +1,4 @@
-"""Whoever runs the cluster: adds and removes members, and replaces a node whose log is damaged.
+"""The cluster's operator: adds and removes members, and replaces a node whose log is damaged.
 
 One membership change of the operator's is under way at a time for a group; rejected or unknown ones are
 simply asked for again or given up. The operator never damages, removes or replaces so much that a majority
@@ -19,7 +19,8 @@ from tests.simulation.log.plan import WIPED
 _AGAIN_SECONDS = 0.25
 _GIVE_UP_SECONDS = 4.0
 
-Request = Callable[[RaftGroup], "asyncio.Future[Outcome]"]
+Request = Callable[[RaftGroup], "asyncio.Future[Outcome] | None"]
+"""Asks a leader for a change; None while it is too early for that."""
 
 
 class Operator:
@@ -66,7 +67,15 @@ class Operator:
 
     def _add(self, group: int, node: int) -> None:
         self.cluster.join(node, group)
-        self._ask(group, lambda leader: leader.add_member(node), lambda: None)
+
+        def add(leader: RaftGroup) -> asyncio.Future[Outcome] | None:
+            # The entry names the folder of the leader's connection. One to the process before the node's disk
+            # was replaced would name that disk, and no answer of the new one would count.
+            services, joining = self.cluster.hosts[leader.host.node_id], self.cluster.hosts.get(node)
+            seen = joining is not None and services.folder_of(node) == joining.folder_of(node)
+            return leader.add_member(node) if seen or node in leader.configuration.members else None
+
+        self._ask(group, add, lambda: None)
 
     def _remove(self, group: int, node: int) -> None:
         leave = self._rng.random() < 0.5
@@ -88,6 +97,10 @@ class Operator:
         end = self.cluster.world.now + _GIVE_UP_SECONDS
         asked: list[asyncio.Future[Outcome]] = []
 
+        def ask(leading: RaftGroup) -> None:
+            if (future := request(leading)) is not None:
+                asked.append(future)
+
         def attempt() -> None:
             if any(future.done() and isinstance(future.result(), Applied) for future in asked):
                 self.applied += 1
@@ -99,7 +112,7 @@ class Operator:
                 return
             leader = self.cluster.leader(group)
             if leader is not None:
-                self._call(leader, lambda leading: asked.append(request(leading)))
+                self._call(leader, ask)
             self.cluster.world.call_later(_AGAIN_SECONDS, attempt)
 
         attempt()
