@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.node.config.authorization import AuthorizationSection
-from strandline.node.kafka.handlers.action_log import CHANGES, MAX_NAMES, MAX_REMEMBERED, ActionLog
+from strandline.node.kafka.handlers import action_log
+from strandline.node.kafka.handlers.action_log import CHANGES, MAX_NAMES, ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
@@ -77,8 +78,15 @@ def test_a_flood_of_refusals_is_bounded_and_hides_no_change(caplog: pytest.LogCa
         clock.now = 100.0 + second
         for number in range(100):
             actions.refusal(request(), "READ", "TOPIC", f"n{second}-{number}")
-    assert len(actions._told) <= MAX_REMEMBERED
     assert len(caplog.messages) <= 2 * BURST + 2 + 50 * LINES_PER_SECOND
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(action_log, "MAX_REMEMBERED", 3)
+    actions = ActionLog(Clock())
+    for number in range(10):
+        actions.refusal(request(), "READ", "TOPIC", f"t{number}")
+    assert len(actions._told) == 3
 
 
 def test_names_are_cut(caplog: pytest.LogCaptureFixture) -> None:
