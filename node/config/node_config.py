@@ -506,6 +506,13 @@ def _build(given: _Given) -> NodeConfig:
                 f"{given.source(f'authorization.{key}')}: authorization.{key}: nothing is authorized without "
                 "authorization.enabled = true: set it, or leave this out"
             )
+    if authorization.enabled:
+        given.notes.append(
+            "authorization.enabled says what clients may do on Kafka's ports alone: the HTTP API, on "
+            f"{admin.host}, has no logins, and every process that reaches it may make and drop views with "
+            "their topics, abort transactions and pause collecting: let trusted processes reach it only "
+            "(docs/security.md)"
+        )
     return NodeConfig(
         node,
         cluster,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from strandline.statemachine.controller.acl import (
@@ -31,6 +33,10 @@ _IMPLY_DESCRIBE: Final = frozenset(
 _IMPLY_DESCRIBE_CONFIGS: Final = frozenset(
     (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL)
 )
+
+
+MAX_SPELLINGS: Final = 4096
+"""Pairs of hosts whose comparison is remembered."""
 
 
 class Client(NamedTuple):
@@ -173,7 +179,25 @@ class AclSet:
 
 
 def _is_for(acl: Acl, client: Client) -> bool:
-    return acl.principal in (client.principal, ANY_USER) and acl.host in (client.host, WILDCARD)
+    return acl.principal in (client.principal, ANY_USER) and (
+        acl.host in (client.host, WILDCARD) or _same_address(acl.host, client.host)
+    )
+
+
+@lru_cache(MAX_SPELLINGS)
+def _same_address(host: str, client: str) -> bool:
+    """Whether an entry's host is a client's IPv6 address in another spelling.
+
+    Java writes 2001:db8:0:0:0:0:0:1, Python 2001:db8::1, and Java has 10.0.0.1 for ::ffff:10.0.0.1. An entry
+    made for the one must hold for the other, most of all one that denies.
+    """
+    if ":" not in client:
+        return False
+    try:
+        address, told = ip_address(host), IPv6Address(client)
+    except ValueError:
+        return False
+    return address in (told, told.ipv4_mapped)
 
 
 def _grants(allowed: int, operation: int) -> bool:

@@ -317,6 +317,9 @@ def test_authorization_is_off_unless_it_is_set(tmp_path: Path) -> None:
     )
     assert on.authorization.super_users == ("User:admin", "User:CN=a,O=b")
     assert not on.authorization.allow_everyone_if_no_acl_found
+    assert not loaded(tmp_path, GOOD).notes
+    (note,) = on.notes
+    assert f"the HTTP API, on {on.admin.host}, has no logins" in note
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.re2.automaton import Automaton
+from strandline.statemachine.controller.view_state import hidden_name
 from tests.coordinator.consumers import Cluster
 
 
@@ -43,3 +44,10 @@ def test_a_new_topic_is_one_question_to_each_pattern(monkeypatch: pytest.MonkeyP
     assert topics.matching("other") == ("other",), "it is heard here that the topic is gone"
     cluster.create("items-17", 1)
     assert topics.matching("items-.*7").count("items-17") == 1
+
+
+def test_a_pattern_does_not_match_a_topic_that_is_filled_out_of_sight() -> None:
+    hidden = hidden_name(1, 2, 3)
+    topics = Cluster(**{"orders": 1, hidden: 1}).view()
+    assert topics.matching(".*") == ("orders",)
+    assert topics.size(hidden) is not None, "it is there for a member that names it"

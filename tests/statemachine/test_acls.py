@@ -132,6 +132,25 @@ def test_a_deny_outweighs_and_implies_nothing() -> None:
     assert machine.decide(bob, Operation.READ, GROUP, "orders") is None
 
 
+@pytest.mark.parametrize(
+    ("host", "client", "same"),
+    [
+        ("2001:db8:0:0:0:0:0:1", "2001:db8::1", True),
+        ("2001:DB8::1", "2001:db8::1", True),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("2001:db8::2", "2001:db8::1", False),
+        ("10.0.0.2", "::ffff:10.0.0.1", False),
+        ("no address", "2001:db8::1", False),
+        ("10.0.0.1", "10.0.0.11", False),
+        ("10.0.0.1", "not:an:address", False),
+    ],
+)
+def test_a_deny_holds_for_every_spelling_of_an_address(host: str, client: str, same: bool) -> None:
+    everyone = Acl(TOPIC, "*", LITERAL, "User:*", "*", Operation.READ, ALLOW)
+    machine = AclSet((everyone, ALICE._replace(permission=DENY, host=host)))
+    assert machine.decide(Client("User:alice", client), Operation.READ, TOPIC, "orders") is not same
+
+
 def test_entries_come_and_go_and_survive_a_snapshot() -> None:
     log = Log()
     bob = ALICE._replace(principal="User:bob")

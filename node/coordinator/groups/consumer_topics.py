@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from strandline.node.re2.automaton import Automaton, InvalidPattern
 from strandline.node.re2.patterns import compiled
+from strandline.statemachine.controller.view_state import is_hidden
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class Topics:
         self._controller = controller
         self._patterns: OrderedDict[str, _Known] = OrderedDict()
         self._born: dict[str, int] = {}
-        """All topics with records as of `_version`, numbered in the order in which this view met them."""
+        """All topics with records as of `_version`, numbered in the order in which this view met them, but
+        for those that are filled out of sight: these are in no list of all topics either."""
         self._births = 0
         self._version = -1
 
@@ -95,7 +97,7 @@ class Topics:
         there = dict.fromkeys(topic.name for topic in self._controller().topics)
         self._born = {name: number for name, number in self._born.items() if name in there}
         for name in there:
-            if name not in self._born and name not in INTERNAL_TOPICS:
+            if name not in self._born and name not in INTERNAL_TOPICS and not is_hidden(name):
                 self._births += 1
                 self._born[name] = self._births
 

@@ -38,6 +38,20 @@ class Kind(StrEnum):
     LOGIN = "login"
     REFUSAL = "refusal"
     CHANGE = "change"
+    ATTEMPT = "attempt"
+    """A request for a change that was refused as a whole: clients that may change nothing send these too."""
+
+
+_REFUSED: Final = frozenset(
+    (
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.group_authorization_failed,
+        ErrorCode.cluster_authorization_failed,
+        ErrorCode.transactional_id_authorization_failed,
+        ErrorCode.invalid_request,
+    )
+)
+"""Codes that a client without any permission gets, and that leave everything as it was."""
 
 
 class ActionLog:
@@ -61,17 +75,20 @@ class ActionLog:
         self._tell(Kind.REFUSAL, request, text, more, repeats=True)
 
     def change(self, request: Request, answer: Any) -> None:
-        """A request that changes the cluster was answered."""
+        """A request that changes the cluster was answered; not told where it named nothing, or only tried."""
         names = CHANGES[ApiKey(request.header.api_key)](request.payload)
         shown = [_short(name) for name in islice(names, MAX_NAMES + 1)]
         if len(shown) > MAX_NAMES:
             shown[-1] = "…"
-        codes = Counter(code.name for code in _codes(answer))
-        outcome = {code: count for code, count in codes.items() if code != "none"}
+        codes = Counter(_codes(answer))
+        if getattr(request.payload, "validate_only", False) or not codes:
+            return  # Nothing was to be changed.
+        kind = Kind.ATTEMPT if codes.keys() <= _REFUSED else Kind.CHANGE
+        outcome = {code.name: count for code, count in codes.items() if code is not ErrorCode.none}
         how = ", ".join(f"{count} {code}" for code, count in outcome.items()) or "done"
         text = f"{_name_of(request)} of {', '.join(shown) or 'nothing'}: {how}"
         more = {"request": _name_of(request), "resources": shown, "errors": outcome}
-        self._tell(Kind.CHANGE, request, text, more, repeats=False)
+        self._tell(kind, request, text, more, repeats=kind is Kind.ATTEMPT)
 
     def _tell(
         self, kind: Kind, request: Request, text: str, more: Mapping[str, Any], *, repeats: bool

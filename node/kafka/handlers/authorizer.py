@@ -7,6 +7,7 @@ look-up in a dict.
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import getsizeof
 from typing import Final
 
 from strandline.node.config.authorization import AuthorizationSection
@@ -14,9 +15,10 @@ from strandline.statemachine.controller.acl import Operation, ResourceType
 from strandline.statemachine.controller.acl_set import AclSet, Client
 
 MAX_REMEMBERED: Final = 50_000
-"""Decisions; beyond it all are forgotten. With the next bound some 30 MB at most."""
-MAX_REMEMBERED_NAME: Final = 512
-"""Characters of a resource's name: a decision about a longer one is made each time."""
+"""Decisions; beyond it all are forgotten. With the next bound some 40 MB at most."""
+MAX_REMEMBERED_NAME: Final = 600
+"""Bytes of memory of a resource's name, twice what a topic's longest takes: a decision about a longer one is
+made each time."""
 _ANY_NAME: Final = "hardcode"
 """The name that Kafka's Authorizer.authorizeByResourceType asks for first, in its own words."""
 
@@ -53,7 +55,7 @@ class Authorizer:
         known = self._known.get(key)
         if known is None:
             known = self._decided(key)
-            if len(key[4] or "") <= MAX_REMEMBERED_NAME:
+            if getsizeof(key[4]) <= MAX_REMEMBERED_NAME:
                 if len(self._known) >= MAX_REMEMBERED:
                     self._known.clear()
                 self._known[key] = known

@@ -92,11 +92,13 @@ def _operations(context: BrokerContext, request: Request, topic: Topic) -> int:
 async def _topics(context: BrokerContext, request: Request) -> list[Topic | _Missing]:
     machine, payload, version = context.controller.machine, request.payload, request.header.api_version
 
-    def seen(name: str) -> bool:
-        return may_with_topic(context, request, Operation.DESCRIBE, name, quiet=payload.topics is None)
-
     # Version 0 has no null, and its empty list is all topics; later an empty list is none.
-    if payload.topics is None or (version == 0 and not payload.topics):
+    all_topics = payload.topics is None or (version == 0 and not payload.topics)
+
+    def seen(name: str) -> bool:
+        return may_with_topic(context, request, Operation.DESCRIBE, name, quiet=all_topics)
+
+    if all_topics:
         return [topic for topic in machine.topics if not is_hidden(topic.name) and seen(topic.name)]
     asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in payload.topics)
     if version < _BY_ID and any(name is None or topic_id is not None for name, topic_id in asked):

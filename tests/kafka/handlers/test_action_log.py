@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.kafka.handlers import action_log
@@ -69,7 +70,7 @@ def test_a_flood_of_refusals_is_bounded_and_hides_no_change(caplog: pytest.LogCa
         actions.refusal(request(), "READ", "TOPIC", f"t{number}")
     assert len(caplog.messages) == BURST
     payload = SimpleNamespace(groups_names=("g",))
-    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=payload), None)
+    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=payload), (ErrorCode.none,))
     assert caplog.messages[-1] == "User:alice from 10.0.0.1: DELETE_GROUPS of g: done"
     clock.now = 1.0
     actions.refusal(request(), "READ", "TOPIC", "last")
@@ -79,6 +80,44 @@ def test_a_flood_of_refusals_is_bounded_and_hides_no_change(caplog: pytest.LogCa
         for number in range(100):
             actions.refusal(request(), "READ", "TOPIC", f"n{second}-{number}")
     assert len(caplog.messages) <= 2 * BURST + 2 + 50 * LINES_PER_SECOND
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.group_authorization_failed, ErrorCode.invalid_request], ids=lambda code: code.name
+)
+def test_a_flood_of_changes_that_are_refused_hides_no_change(
+    caplog: pytest.LogCaptureFixture, code: ErrorCode
+) -> None:
+    clock = Clock()
+    actions = ActionLog(clock)
+
+    def deletion(user: str, *names: str) -> Request:
+        return request(user, ApiKey.DELETE_GROUPS, SimpleNamespace(groups_names=names))
+
+    for number in range(10 * BURST):
+        actions.change(deletion("User:mallory", f"g{number}"), (code,))
+    assert len(caplog.messages) == BURST
+    assert fields_of(caplog.records[0])["action"] == "attempt"
+    actions.change(deletion("User:alice", "g", "h"), (code, ErrorCode.none))
+    assert caplog.messages[-1] == f"User:alice from 10.0.0.1: DELETE_GROUPS of g, h: 1 {code.name}"
+    assert fields_of(caplog.records[-1])["action"] == "change"
+
+
+def test_a_change_whose_end_is_not_known_is_told_as_a_change(caplog: pytest.LogCaptureFixture) -> None:
+    actions = ActionLog(Clock())
+    payload = SimpleNamespace(groups_names=("g",))
+    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=payload), (ErrorCode.request_timed_out,))
+    assert fields_of(caplog.records[0])["action"] == "change"
+
+
+def test_requests_that_change_nothing_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    actions = ActionLog(Clock())
+    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=SimpleNamespace(groups_names=())), ())
+    without_places = SimpleNamespace(markers=(SimpleNamespace(producer_id=7, topics=()),))
+    actions.change(request(key=ApiKey.WRITE_TXN_MARKERS, payload=without_places), ())
+    tried = SimpleNamespace(topics=(SimpleNamespace(name="t"),), validate_only=True)
+    actions.change(request(key=ApiKey.CREATE_TOPICS, payload=tried), (ErrorCode.none,))
+    assert caplog.messages == []
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +132,7 @@ def test_names_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     actions = ActionLog(Clock())
     actions.refusal(request("User:" + "x" * 5000), "READ", "TOPIC", "y" * 30_000)
     payload = SimpleNamespace(groups_names=[f"g{number}" for number in range(10_000)])
-    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=payload), None)
+    actions.change(request(key=ApiKey.DELETE_GROUPS, payload=payload), (ErrorCode.none,))
     assert max(map(len, caplog.messages)) < 1000
     assert len(vars(caplog.records[1])["resources"]) == MAX_NAMES + 1
 
@@ -133,6 +172,7 @@ def test_what_was_not_asked_for_by_name_is_no_refusal(caplog: pytest.LogCaptureF
         node.authorizer = Authorizer(lambda: node.controller.machine.acls, AuthorizationSection(True))
         fields = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
         await node.ask(ApiKey.METADATA, topics=None, **fields)
+        await node.ask(ApiKey.METADATA, 0, topics=[])
         await node.ask(ApiKey.LIST_GROUPS, states_filter=[], types_filter=[])
         cluster = {"endpoint_type": 1, "include_cluster_authorized_operations": True}
         await node.ask(ApiKey.DESCRIBE_CLUSTER, include_fenced_brokers=False, **cluster)

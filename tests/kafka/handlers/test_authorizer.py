@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -65,6 +66,17 @@ def test_a_producer_of_one_prefix_may_write_some_topic() -> None:
     assert one.allows_some("User:alice", HERE, WRITE, TOPIC)
     assert not one.allows_some("User:alice", HERE, WRITE, ResourceType.GROUP)
     assert not one.allows_some("User:bob", HERE, WRITE, TOPIC)
+
+
+@pytest.mark.parametrize("letter", ["x", "\u00e9", "\u4e2d", "\U0001f600"])
+def test_a_name_that_is_remembered_takes_little_memory_in_any_script(letter: str) -> None:
+    acls = AclSet()
+    one = Authorizer(lambda: acls, section())
+    for length in (1, 100, 249, 300, 512, 4096, 32_767):
+        assert not one.allows("User:alice", HERE, READ, TOPIC, letter * length)
+    names = [name for *_, name in one._known if name is not None]
+    assert letter in names
+    assert max(map(sys.getsizeof, names)) <= 600
 
 
 changes = st.lists(
