@@ -32,6 +32,10 @@ ABSENT = {
     "strandline_event_loop_held_longest_seconds",
     # Of ports with TLS.
     "strandline_kafka_certificate_end_seconds",
+    # Of a bucket: a folder's requests are sent once.
+    "strandline_store_hedges_refused_total",
+    "strandline_store_hedges_total",
+    "strandline_store_hedges_won_total",
     # Of the partitions of compacted topics.
     "strandline_removal_clean_end",
     "strandline_removal_held_seconds",

@@ -68,6 +68,8 @@ def _one(rng: random.Random, field: FieldLayout) -> Any:
     if kind in _BITS:
         half = 1 << (_BITS[kind] - 1)
         return rng.choice((0, -1, rng.randrange(-half, half)))
+    if kind == "uint16":
+        return rng.choice((0, rng.randrange(1 << 16)))
     if kind == "bool":
         return rng.random() < 0.5
     if kind == "float64":
