@@ -79,7 +79,8 @@ def test_console_consumer_and_consumer_groups(tools: KafkaTools) -> None:
     assert sorted(offsets(tools, group)) == [1, 2]
     deleted = tools.run(tools.tool(GROUPS, "--delete", *of))
     assert f"Deletion of requested consumer groups ('{group}') was successful." in deleted.out, deleted
-    groups = AdminClient({"bootstrap.servers": tools.bootstrap}).list_consumer_groups().result(10).valid
+    admin = AdminClient({"bootstrap.servers": tools.bootstrap})  # A client that is gone answers no more.
+    groups = admin.list_consumer_groups().result(10).valid
     assert group not in {one.group_id for one in groups}
 
 
