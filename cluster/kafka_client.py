@@ -66,7 +66,9 @@ class TopicAdmin:
     def __init__(self, where: Target) -> None:
         reach(where)
         self.where = where
-        self._admin = AdminClient(client_config(where.bootstrap))
+        self._admin = refused(
+            where, "the client cannot be made", lambda: AdminClient(client_config(where.bootstrap))
+        )
 
     @property
     def admin(self) -> AdminClient:

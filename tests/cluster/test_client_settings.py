@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from strandline.cluster.client_settings import CURRENT, MAX_BYTES, load
-from strandline.cluster.failure import CommandFailed
-from strandline.cluster.kafka_client import client_config
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.kafka_client import TopicAdmin, client_config
 from strandline.cluster.target import target
 
 JAAS = "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
@@ -91,3 +92,19 @@ def test_clients_get_it_and_the_address_stands_in_for_bootstrap() -> None:
     finally:
         CURRENT.reset(token)
     assert "security.protocol" not in client_config("here:9092")
+
+
+def test_what_only_the_client_can_refuse_is_said_in_one_line_without_secrets(tmp_path: Path) -> None:
+    text = (
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=TELEPATHY\nsasl.username=a\nsasl.password=hunter2\n"
+    )
+    token = CURRENT.set(load(written(tmp_path, text)))
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            where = target(bootstrap=f"127.0.0.1:{server.getsockname()[1]}")
+            with pytest.raises(CommandFailed, match="TELEPATHY") as failed:
+                TopicAdmin(where)
+    finally:
+        CURRENT.reset(token)
+    assert failed.value.status == MISUSED
+    assert "hunter2" not in str(failed.value)

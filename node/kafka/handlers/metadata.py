@@ -26,6 +26,7 @@ from strandline.node.kafka.handlers.create_topics import new_topic
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.handlers.topic_metadata import (
+    DECIDED,
     INTERNAL,
     Breath,
     encoded,
@@ -35,6 +36,7 @@ from strandline.node.kafka.handlers.topic_metadata import (
 from strandline.node.kafka.wire.handler import EncodedBody, Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.runtime.gather import gather_bounded
+from strandline.node.runtime.slices import in_slices
 from strandline.statemachine.controller.acl import Operation, ResourceType
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.controller_topics import invalid_name
@@ -62,7 +64,9 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     leader_of = context.leaders.leader_of
     breath = Breath()
     topics = [
-        await kept.encode(a, version, topic, leader_of, _operations(context, request, topic), breath)
+        await kept.encode(
+            a, version, topic, leader_of, await _operations(context, request, topic, breath), breath
+        )
         if isinstance(topic, Topic)
         else encoded(_missing(a, topic))
         for topic in found
@@ -83,9 +87,10 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     return with_topics(response, topics)
 
 
-def _operations(context: BrokerContext, request: Request, topic: Topic) -> int:
+async def _operations(context: BrokerContext, request: Request, topic: Topic, breath: Breath) -> int:
     if not getattr(request.payload, "include_topic_authorized_operations", False):
         return NOT_ASKED
+    await breath.spend(DECIDED)
     return authorized_operations(context, request, ResourceType.TOPIC, topic.name)
 
 
@@ -99,7 +104,8 @@ async def _topics(context: BrokerContext, request: Request) -> list[Topic | _Mis
         return may_with_topic(context, request, Operation.DESCRIBE, name, quiet=all_topics)
 
     if all_topics:
-        return [topic for topic in machine.topics if not is_hidden(topic.name) and seen(topic.name)]
+        shown = (topic for topic in machine.topics if not is_hidden(topic.name))
+        return [topic async for topic in in_slices(shown) if seen(topic.name)]
     asked = dict.fromkeys((topic.name, getattr(topic, "topic_id", None)) for topic in payload.topics)
     if version < _BY_ID and any(name is None or topic_id is not None for name, topic_id in asked):
         return [_Missing(ErrorCode.invalid_request, name or "", topic_id) for name, topic_id in asked]
@@ -111,11 +117,11 @@ async def _topics(context: BrokerContext, request: Request) -> list[Topic | _Mis
     found: dict[str, Topic | _Missing] = {
         name: _Missing(TOPIC_REFUSED, name, None) for name in names if not seen(name)
     }
-    shown = [name for name in names if name not in found]
+    allowed = [name for name in names if name not in found]
     if context.config.topics.auto_create and getattr(payload, "allow_auto_topic_creation", True):
-        found |= zip(shown, await _named_or_created(context, request, shown), strict=True)
+        found |= zip(allowed, await _named_or_created(context, request, allowed), strict=True)
     else:
-        found |= {name: machine.topic(name) or _unknown(name) for name in shown}
+        found |= {name: machine.topic(name) or _unknown(name) for name in allowed}
     return [found[name] for name in names]
 
 

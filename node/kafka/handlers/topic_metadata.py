@@ -35,6 +35,8 @@ SLICE: Final = 2_500
 """In units of ASKED; some three milliseconds."""
 ASKED: Final = 1
 ENCODED: Final = 25
+DECIDED: Final = 50
+"""Of all operations with one topic: the ACLs may decide them anew each time."""
 _LENGTH: Final = Struct(">i")
 
 LeaderOf = Callable[[int], Leader | None]

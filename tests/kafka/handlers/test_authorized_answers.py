@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final, cast
@@ -272,3 +274,31 @@ def test_offsets_of_hidden_topics_are_left_out() -> None:
         ]  # fmt: skip
 
     with_topics(test, "t", "hidden")
+
+
+@pytest.mark.parametrize("operations", [False, True])
+def test_the_question_about_all_topics_holds_nothing_up(operations: bool) -> None:
+    class Counting(Recorder):
+        turn = 0
+
+        def allows(self, *_: object) -> bool:
+            decided[self.turn] += 1
+            return True
+
+    decided: Counter[int] = Counter()
+    counting = Counting(lambda _: False)
+
+    async def test(place: Place) -> None:
+        async def turns() -> None:
+            while True:
+                counting.turn += 1
+                await asyncio.sleep(0)
+
+        place.authorizer = cast(Authorizer, counting)
+        task = asyncio.create_task(turns())
+        found = await metadata(place, None, include_topic_authorized_operations=operations)
+        task.cancel()
+        assert len(found) >= 700
+
+    with_topics(test, *(f"t{number}" for number in range(700)))
+    assert max(decided.values()) <= 600
