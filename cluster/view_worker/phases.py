@@ -80,6 +80,8 @@ def _pause(task: VersionTask, pause: Pause) -> None:
 
 
 def _next(task: VersionTask) -> None:
+    # Also where a process died while it wrote the content: nothing keeps what these views have said.
+    task.follow(all_sinks=False)
     if task.phase == "filling":
         _fill(task)
     if task.phase == "dumping":
@@ -103,7 +105,6 @@ def _next(task: VersionTask) -> None:
 def _fill(task: VersionTask) -> None:
     """Read everything there is, in silence but for views whose rows are kept nowhere else."""
     task.tell(phase="filling")
-    task.follow(all_sinks=False)
     while task.inputs.ended != set(task.inputs.position):
         task.check()
         task.go_on()

@@ -52,7 +52,6 @@ class StateObjects:
         self._numbers = itertools.count(1)
         self._kept: dict[int, tuple[Run, str]] = {}
         """Runs of the newest state by identity, with their objects' names."""
-        self._folder = tempfile.TemporaryDirectory(prefix="strandline-view-")
         self._loop = NodeLoop()
         threading.Thread(target=self._loop.run_forever, name="store", daemon=True).start()
         self._store = self._run(self._open(place))
@@ -89,10 +88,11 @@ class StateObjects:
         known = kept.get(id(run)) or self._kept.get(id(run))
         if known is None:
             name = f"{self._own}{next(self._numbers):010d}.run"
-            path = Path(self._folder.name, "new.run")
-            path.unlink(missing_ok=True)
-            write_run(path, run, compressed=True)
-            self._run(self._store.put(name, [path.read_bytes()]))
+            with _folder() as folder:
+                path = Path(folder, "new.run")
+                write_run(path, run, compressed=True)
+                body = path.read_bytes()
+            self._run(self._store.put(name, [body]))
             known = run, name
         kept[id(run)] = known
         return known[1]
@@ -120,21 +120,32 @@ class StateObjects:
 
     def _fetched(self, name: str, runs: dict[str, Run]) -> Run:
         if name not in runs:
-            path = Path(self._folder.name, f"{len(runs)}-{next(self._numbers)}.run")
-            path.write_bytes(self._run(self._store.get(name)))
-            runs[name] = read_run(path)
+            body = self._run(self._store.get(name))
+            with _folder() as folder:
+                path = Path(folder, "found.run")
+                path.write_bytes(body)
+                runs[name] = read_run(path)
         return runs[name]
 
-    def sweep(self, below: str, needed: frozenset[str], attempt: int) -> None:
-        """Delete what is not needed of this attempt and those before it; later ones are others'."""
-        after = ""
+    def leftovers(self, program: int, attempt: int, needed: frozenset[str], other: int) -> frozenset[str]:
+        """Objects of this attempt and those before it that are not needed; another attempt's are its own."""
+        below, after = prefix(program), ""
+        found: set[str] = set()
         while names := self._run(self._store.list(below, after, MAX_DELETE)):
             after = names[-1]
-            own = (one for one in names if int(one.removeprefix(below).partition("/")[0]) <= attempt)
-            self.delete(frozenset(own) - needed)
+            for one in names:
+                number = int(one.removeprefix(below).partition("/")[0])
+                if number <= attempt and number != other:
+                    found.add(one)
+        return frozenset(found - needed)
 
     def delete(self, names: frozenset[str]) -> None:
         """Delete objects that no state needs any more."""
         ordered = sorted(names)
         for first in range(0, len(ordered), MAX_DELETE):
             self._run(self._store.delete_many(ordered[first : first + MAX_DELETE]))
+
+
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for one run: the process ends without an orderly end, and would leave a lasting one."""
+    return tempfile.TemporaryDirectory(prefix="strandline-view-")

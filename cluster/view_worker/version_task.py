@@ -20,7 +20,7 @@ from strandline.cluster.view_worker import outputs
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
 from strandline.cluster.view_worker.node_link import NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
-from strandline.cluster.view_worker.state_objects import StateObjects, prefix
+from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
@@ -141,7 +141,12 @@ class VersionTask:
             states, stored, needed = self._objects.load(self.state)
             self._circuit.load(states)
             self._needed.append(needed)
-            self._objects.sweep(prefix(created), needed, self.attempt)
+        live = self.link.known.program.live
+        other = live.attempt if live and not self.live else 0
+        # What later processes write is not among them: these have shut this one out by then.
+        self._leftovers = self._objects.leftovers(
+            created, self.attempt, frozenset[str]().union(*self._needed), other
+        )
         self._hold(stored if self.state else None)
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
         self.committed: Cut = dict(own.cut) if own else dict(stored)
@@ -200,7 +205,7 @@ class VersionTask:
 
     def cut(self) -> Cut:
         """The offsets up to which everything is taken."""
-        return dict(self.inputs.position) if hasattr(self, "inputs") else {}
+        return dict(self.inputs.position)
 
     def digests(self) -> dict[str, bytes]:
         """The digest of what each operator keeps."""
@@ -262,6 +267,9 @@ class VersionTask:
         self.state, needed = self._objects.save(self._circuit.state(), self.inputs.position)
         self._state_cut = dict(self.inputs.position)
         self.commit()
+        # Nothing is deleted before a commit has shown that this process was not shut out.
+        self._objects.delete(self._leftovers)
+        self._leftovers = frozenset()
         self._needed.append(needed)
         if len(self._needed) > 2:
             self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])

@@ -1,0 +1,243 @@
+"""A version's process beside a played cluster: it dies where a test says, and another begins."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, TopicPartition
+
+from strandline.cluster.view_worker.node_link import Known, NodeLink, TopicPlace
+from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.node.objectstore.local_store import PARTIAL
+from strandline.node.objectstore.opening import StorePlace
+from strandline.snapshot.views.sql.programs import program_of
+from strandline.statemachine.controller.controller_commands import ViewCommand
+from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram, ViewTopic
+from strandline.statemachine.views.identity import digest
+
+CREATED: Final = 7
+INPUT: Final = ("sales", b"sales-id")
+Written = tuple[str, bytes, bytes | None]
+
+
+class Died(Exception):
+    """The process is killed here."""
+
+
+class Message:
+    """A record, or the end of a partition."""
+
+    def __init__(self, place: tuple[str, int], offset: int, value: bytes | None) -> None:
+        self._place, self._offset, self._value = place, offset, value
+
+    def topic(self) -> str:
+        return self._place[0]
+
+    def partition(self) -> int:
+        return self._place[1]
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> KafkaError | None:
+        return None if self._value is not None else KafkaError(KafkaError._PARTITION_EOF)
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1000
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+class PlayedCluster:
+    """Inputs, groups' offsets and what was written: transactions that end take effect, others do not."""
+
+    def __init__(self, folder: Path, versions: Mapping[int, str], live: int) -> None:
+        """`versions` are texts of programs by attempts; the one that is not `live` is the next one."""
+        (folder / PARTIAL).mkdir(parents=True)
+        self.folder = folder
+        self.logs: dict[tuple[str, int], list[bytes]] = {(INPUT[0], 0): [], (INPUT[0], 1): []}
+        self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
+        self.transactions: list[list[Written]] = []
+        self.epochs: dict[str, int] = defaultdict(int)
+        self.at_once = 3
+        self.die: Callable[[str], bool] = lambda where: False
+        """Whether a process dies at a place: `produced`, before a transaction ends, or `ended`, after."""
+        self.held: list[tuple[str, Mapping[int, int | None]]] = []
+        self.workers = 0
+        self._tasks: list[VersionTask] = []
+        found = {number: self._version(number, text) for number, text in versions.items()}
+        following = [one for number, one in found.items() if number != live]
+        self.program = ViewProgram(
+            "p", CREATED, found.get(live), following[0] if following else None, 0, 0, 0, None, "", ""
+        )
+
+    def _version(self, number: int, text: str) -> ProgramVersion:
+        views = [view for view in program_of(text).views if view.topic and view.sink]
+        topics = tuple(
+            ViewTopic(
+                view.name, str(view.topic), f"{number}{view.topic}".encode(), digest(cast(Any, view.sink))
+            )
+            for view in views
+        )
+        return ProgramVersion(number, number, 1, text, topics, (INPUT,), "")
+
+    @property
+    def known(self) -> Known:
+        topics = {INPUT[1]: TopicPlace(INPUT[0], 2, compacted=True)}
+        for version in self.program.versions():
+            topics |= {view.topic_id: TopicPlace(view.topic, 1, compacted=True) for view in version.views}
+        return Known(self.program, topics)
+
+    def process(self, attempt: int, *, live: bool = True) -> VersionTask:
+        """Begin a process, which shuts out the one before."""
+        self.workers += 1
+        place = StorePlace(str(self.folder), {}, f"owner{self.workers}")
+        link = cast(NodeLink, Link(self))
+        task = VersionTask(link, place, "localhost:1", attempt, self.workers, live=live)
+        self._tasks.append(task)
+        return task
+
+    def close(self) -> None:
+        """End the threads of the processes that began."""
+        for task in self._tasks:
+            loop = task._objects._loop
+            loop.call_soon_threadsafe(loop.stop)
+
+    def sell(self, *rows: tuple[int, str, int]) -> None:
+        """Write sales: partition, shop, amount."""
+        for partition, shop, amount in rows:
+            self.logs[INPUT[0], partition].append(json.dumps({"shop": shop, "amount": amount}).encode())
+
+    def written(self) -> list[Written]:
+        return [one for transaction in self.transactions for one in transaction]
+
+    def table(self, topic: str) -> dict[str, Any]:
+        """The topic as its reader has it."""
+        found: dict[str, Any] = {}
+        for name, key, value in self.written():
+            if name == topic:
+                found[key.decode()] = None if value is None else json.loads(value)
+        return {key: value for key, value in found.items() if value is not None}
+
+    def totals(self, group: str) -> dict[str, Any]:
+        """The sums below the cut that a group has committed, worked out plainly."""
+        sums: dict[str, Any] = {}
+        for place, log in self.logs.items():
+            for value in log[: self.offsets[group].get(place, (0, ""))[0]]:
+                row = json.loads(value)
+                mine = sums.setdefault(json.dumps([row["shop"]]), {"shop": row["shop"], "n": 0, "amount": 0})
+                mine["n"] += 1
+                mine["amount"] += row["amount"]
+        return sums
+
+    def objects(self, attempt: int) -> set[str]:
+        """Objects of an attempt's states."""
+        root = self.folder / f"views/{CREATED}/{attempt}"
+        return {str(path.relative_to(self.folder)) for path in root.rglob("*") if path.is_file()}
+
+
+class Link:
+    """The node: it accepts all that is said."""
+
+    def __init__(self, cluster: PlayedCluster) -> None:
+        self._cluster = cluster
+        self.said: list[ViewCommand] = []
+
+    @property
+    def known(self) -> Known:
+        return self._cluster.known
+
+    def submit(self, command: ViewCommand) -> int:
+        self.said.append(command)
+        return 1
+
+    def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
+        self._cluster.held.append((topic, offsets))
+
+    def tell(self, status: Mapping[str, Any]) -> None:
+        pass
+
+
+class PlayedConsumer:
+    """Gives some records of each partition at a time, and tells of each end it comes to."""
+
+    def __init__(self, cluster: PlayedCluster, config: Mapping[str, Any]) -> None:
+        self.cluster, self.group = cluster, config["group.id"]
+        self._next: dict[tuple[str, int], int] = {}
+        self._told: dict[tuple[str, int], int] = {}
+        self._paused: set[tuple[str, int]] = set()
+
+    def consumer_group_metadata(self) -> str:
+        return str(self.group)
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        known = self.cluster.offsets[self.group]
+        return [
+            TopicPartition(one.topic, one.partition, *known.get((one.topic, one.partition), (-1001, "")))
+            for one in places
+        ]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        return 0, len(self.cluster.logs[place.topic, place.partition])
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._next = {(one.topic, one.partition): one.offset for one in places}
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self._paused |= {(one.topic, one.partition) for one in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self._paused -= {(one.topic, one.partition) for one in places}
+
+    def consume(self, most: int, seconds: float) -> list[Message]:
+        found = []
+        for place in sorted(self._next.keys() - self._paused):
+            log, first = self.cluster.logs[place], self._next[place]
+            last = min(len(log), first + self.cluster.at_once)
+            found += [Message(place, offset, log[offset]) for offset in range(first, last)]
+            self._next[place] = last
+            if last == first and self._told.get(place) != first:
+                self._told[place] = first
+                found.append(Message(place, first, None))
+        return found
+
+
+class PlayedProducer:
+    """Transactions that take effect at their end, if no later process has begun."""
+
+    def __init__(self, cluster: PlayedCluster, config: Mapping[str, Any]) -> None:
+        self._cluster, self._name = cluster, config["transactional.id"]
+        self._epoch = 0
+        self._records: list[Written] = []
+        self._offsets: tuple[str, list[TopicPartition]] = ("", [])
+
+    def init_transactions(self, timeout: float) -> None:
+        self._cluster.epochs[self._name] += 1
+        self._epoch = self._cluster.epochs[self._name]
+
+    def begin_transaction(self) -> None:
+        self._records, self._offsets = [], ("", [])
+
+    def produce(self, topic: str, value: bytes | None, key: bytes) -> None:
+        self._records.append((topic, key, value))
+
+    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
+        self._offsets = group, offsets
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self._epoch != self._cluster.epochs[self._name] or self._cluster.die("produced"):
+            raise Died
+        self._cluster.transactions.append(self._records)
+        group, offsets = self._offsets
+        for one in offsets:
+            self._cluster.offsets[group][one.topic, one.partition] = one.offset, one.metadata or ""
+        if self._cluster.die("ended"):
+            raise Died
