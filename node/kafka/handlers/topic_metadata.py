@@ -36,7 +36,7 @@ SLICE: Final = 2_500
 ASKED: Final = 1
 ENCODED: Final = 25
 DECIDED: Final = 50
-"""Of all operations with one topic: the ACLs may decide them anew each time."""
+"""All operations with one topic, decided by the ACLs."""
 _LENGTH: Final = Struct(">i")
 
 LeaderOf = Callable[[int], Leader | None]
