@@ -18,6 +18,7 @@ from strandline.node.kafka.handlers.group_coordinators import group_coordinator
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
+from strandline.node.runtime.slices import in_slices
 from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.groups.assignors import ASSIGNORS
 from strandline.statemachine.groups.consumer_group_commands import LEFT_FOR_A_WHILE, Assignment
@@ -38,8 +39,9 @@ async def consumer_group_heartbeat(context: BrokerContext, request: Request, a: 
     if not may_with_group(context, request, Operation.READ, payload.group_id):
         return _refused(a, Refusal(KafkaError.GROUP_AUTHORIZATION_FAILED))
     named = payload.subscribed_topic_names or ()
-    if not all(may_with_topic(context, request, Operation.DESCRIBE, name) for name in named):
-        return _refused(a, Refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    async for name in in_slices(named if len(named) <= MAX_TOPICS else ()):  # More are refused below.
+        if not may_with_topic(context, request, Operation.DESCRIBE, name):
+            return _refused(a, Refusal(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     heartbeat = _heartbeat(context, request)
     if isinstance(heartbeat, Refusal):
         return _refused(a, heartbeat)

@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.consumer_group_heartbeat import MAX_TOPICS
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import CloseConnection
 from strandline.statemachine.controller.acl import Operation, ResourceType
@@ -302,3 +303,27 @@ def test_the_question_about_all_topics_holds_nothing_up(operations: bool) -> Non
 
     with_topics(test, *(f"t{number}" for number in range(700)))
     assert max(decided.values()) <= 600
+
+
+@pytest.mark.parametrize(
+    ("count", "decided"), [(MAX_TOPICS, MAX_TOPICS + 1), (MAX_TOPICS + 1, 1)], ids=["most", "too many"]
+)
+def test_more_names_than_a_member_may_have_are_refused_before_they_are_decided(
+    count: int, decided: int
+) -> None:
+    asked: list[object] = []
+
+    class Counting(Recorder):
+        def allows(self, *question: object) -> bool:
+            asked.append(question[4])
+            return True
+
+    async def test(place: Place) -> None:
+        place.authorizer = cast(Authorizer, Counting(lambda _: False))
+        names = tuple(f"t{number}" for number in range(count))
+        answer = await beat(place, subscribed_topic_names=names)
+        refused = answer.error_code is ErrorCode.invalid_request
+        assert refused == (count > MAX_TOPICS)
+
+    with_topics(test)
+    assert len(set(asked)) == decided
