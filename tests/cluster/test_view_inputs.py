@@ -140,3 +140,30 @@ def test_a_record_below_the_position_is_not_taken_twice() -> None:
     inputs = inputs_of(player, p0=4)
     player.next[0] = 3
     assert [record.offset for record in inputs.take(9, 0)["t"]] == [4, 5]
+
+
+def test_an_end_does_not_pass_over_records_that_wait_in_a_partition_without_a_bound() -> None:
+    player = Player({0: [0, 1]}, {0: 2}, [])
+    inputs = inputs_of(player, p0=None)
+    told = [Told(0, 0), Told(0, 1), Told(0, 2, KafkaError._PARTITION_EOF)]
+    player.consume = lambda most, seconds: told  # type: ignore[method-assign]
+    assert inputs.take(9, 0, {OTHER: 5}) == {}  # a partition that came after the cut
+    assert inputs.position == {PLACE: 0}
+    assert [record.offset for record in inputs.take(9, 0)["t"]] == [0, 1]
+
+
+def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
+    player = Player({0: [*range(100)]}, {0: 100}, [4] * 50)
+    inputs = inputs_of(player, p0=None)
+    for _ in range(20):
+        inputs.take(4, 0, {PLACE: 2})
+    assert player.next[0] == 4
+    assert inputs.position == {PLACE: 2}
+
+
+def test_a_bound_below_the_position_takes_nothing_back() -> None:
+    player = Player({0: [3, 4, 5]}, {0: 6}, [9])
+    inputs = inputs_of(player, p0=6)
+    inputs.take(9, 0, {PLACE: 3})
+    assert inputs.ended == {PLACE}
+    assert inputs.position == {PLACE: 6}
