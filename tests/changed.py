@@ -18,6 +18,7 @@ from typing import Final
 import grimp
 
 from tests import ROOT
+from tests.budget import Budget
 from tests.units import recorded_seconds
 
 PACKAGES: Final = ("pyspark_strandline", "strandline", "tests")
@@ -25,6 +26,7 @@ EVERYTHING: Final = (
     ".ci/",
     "pyproject.toml",
     "scripts/",
+    "tests/budget.py",
     "tests/changed.py",
     "tests/checks.py",
     "tests/conftest.py",
@@ -33,10 +35,7 @@ EVERYTHING: Final = (
     "uv.lock",
 )
 """Files and folders that have to do with every test."""
-BUDGET_SECONDS: Final = 200.0
-"""Of tests, one after the other: two workers, with their start, are meant to stay below three minutes."""
 SIMULATOR: Final = "tests/simulation/run.py"
-_UNKNOWN_SECONDS: Final = 0.5
 _IS_TEST: Final = re.compile(r"(^|/)test_\w+\.py$")
 _PROGRAM: Final = re.compile(r'"((?:strandline|tests)(?:\.\w+)+)"')
 _LOOKS_AT_SOURCES: Final = re.compile(r'glob\("[^"]*\.py"\)')
@@ -54,7 +53,9 @@ class Choice:
     simulations: bool = True
     """Whether the simulators run what changed."""
     left_out: tuple[str, ...] = ()
-    """Touched as well, and not run for want of time."""
+    """Touched as well, and not run for want of time: each with what it takes."""
+    deselected: tuple[str, ...] = ()
+    """Tests in the chosen files that are not run, by the ids that pytest has for them."""
 
 
 WHOLE: Final = Choice(())
@@ -88,15 +89,20 @@ def choose(paths: Sequence[str], base: str, seconds: Mapping[str, float] | None 
         return Choice((f"{compared}, and {whole[0]} has to do with every test",))
     touched = _graph().distances(paths)
     distances = {path: distance for path, distance in touched.items() if _IS_TEST.search(path)}
-    known = recorded_seconds() if seconds is None else seconds
-    chosen, left_out, spent = [], [], 0.0
-    for path in sorted(distances, key=lambda one: (distances[one], known.get(one, _UNKNOWN_SECONDS), one)):
-        takes = known.get(path, _UNKNOWN_SECONDS)
-        if distances[path] == 0 or spent + takes <= BUDGET_SECONDS:
-            chosen.append(path)
-            spent += takes
-        else:
-            left_out.append(path)
+    budget = Budget(recorded_seconds() if seconds is None else seconds)
+    takes = {path: budget.seconds(path) for path in distances}
+    chosen: list[str] = []
+    left_out: list[str] = []
+    deselected: list[str] = []
+    for path in sorted(distances, key=lambda one: (distances[one], takes[one], one)):
+        without = budget.take(path, whatever_it_takes=distances[path] == 0)
+        if without is None:
+            left_out.append(f"{path}, {takes[path]:.1f} s")
+            continue
+        chosen.append(path)
+        if without:
+            left_out.append(f"{path}, its {len(without)} longest tests of {takes[path]:.1f} s")
+            deselected += without
     why = [compared, f"{len(distances)} files of tests are touched by imports, by programs or by name"]
     by_distance = [distances[path] for path in chosen]
     for distance in sorted(set(by_distance)):
@@ -104,7 +110,7 @@ def choose(paths: Sequence[str], base: str, seconds: Mapping[str, float] | None 
         why.append(f"{by_distance.count(distance)} files {what}")
     if left_out:
         why.append(f"left out for want of time, which only the whole run tries: {len(left_out)} files")
-    return Choice(tuple(why), tuple(chosen), SIMULATOR in touched, tuple(left_out))
+    return Choice(tuple(why), tuple(chosen), SIMULATOR in touched, tuple(left_out), tuple(deselected))
 
 
 class _Graph:

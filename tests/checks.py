@@ -20,7 +20,7 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import TextIO
 
 from tests import ROOT
 from tests.changed import WHOLE, Choice, changed_files, choose
-from tests.units import SECONDS
+from tests.units import SECONDS, SET_UP, is_shared_out, recorded_seconds
 
 PACKAGES = ("-p", "pyspark_strandline", "-p", "strandline", "-p", "tests")
 SEEDS = 300
@@ -66,7 +66,7 @@ class Report:
     passed: int
     skipped: int
     seconds: dict[str, float]
-    """Of each file, fixtures included."""
+    """Of each file; of each set-up that files share; of each test that a worker takes by itself."""
 
 
 def tool(name: str, *arguments: str) -> tuple[str, ...]:
@@ -154,15 +154,24 @@ def read_report(path: Path) -> Report:
             words = case.get("classname", "").split(".")
             # Classes of tests follow the names of folders and of the file.
             length = next((n for n, word in enumerate(words, 1) if word.startswith("test_")), len(words))
-            seconds["/".join(words[:length]) + ".py"] += float(case.get("time", "0"))
+            file, took = "/".join(words[:length]) + ".py", float(case.get("time", "0"))
+            for shared in case.iter("property"):
+                if (name := shared.get("name", "")).startswith(SET_UP):
+                    seconds[name.removeprefix(SET_UP)] += float(shared.get("value", "0"))
+                    took -= float(shared.get("value", "0"))
+            seconds[file] += took
+            if is_shared_out(file):
+                seconds["::".join([file, *words[length:], case.get("name", "")])] = took
     passed = counts["tests"] - counts["skipped"] - counts["failures"] - counts["errors"]
     return Report(passed, counts["skipped"], dict(seconds))
 
 
-def record(report: Report) -> None:
-    """Keep how long each file took, by which workers and --changed order them."""
-    kept = {path: round(took, 1) for path, took in sorted(report.seconds.items()) if took >= 1}
-    SECONDS.write_text(json.dumps(kept, indent=2) + "\n")
+def record(report: Report, before: Mapping[str, float]) -> None:
+    """Keep how long all took, by which workers and --changed order it; what did not run is as `before`."""
+    ran = {name.partition("::")[0] for name in report.seconds}
+    kept = {name: took for name, took in before.items() if name.partition("::")[0] not in ran}
+    kept |= {name: round(took, 1) for name, took in report.seconds.items() if took >= 1 or "::" not in name}
+    SECONDS.write_text(json.dumps(dict(sorted(kept.items())), indent=2) + "\n")
 
 
 def tell(choice: Choice, output: TextIO) -> None:
@@ -192,7 +201,7 @@ def main() -> int:
         help="processes of pytest (default: %(default)s, one more than cores)",
     )
     parser.add_argument(
-        "--record", action="store_true", help="keep how long each file of tests took, in tests/seconds.json"
+        "--record", action="store_true", help="keep in tests/seconds.json how long the tests took that ran"
     )
     parser.add_argument("pytest", nargs="*", metavar="PYTEST", help="arguments for pytest, after --")
     arguments = parser.parse_args()
@@ -204,6 +213,7 @@ def main() -> int:
         tell(choice, output)
     if choice.tests is not None:
         chosen += choice.tests
+        chosen += [f"--deselect={test}" for test in choice.deselected]
         seeds = min(seeds, CHANGED_SEEDS)
     others = static_steps() + (simulations(seeds) if choice.simulations else [])
 
@@ -215,7 +225,8 @@ def main() -> int:
         report = read_report(path)
     seconds = round(time.perf_counter() - started, 2)
     if arguments.record:
-        record(report)
+        # After a whole run nothing stays of files that are gone.
+        record(report, recorded_seconds() if arguments.pytest else {})
 
     failed = [outcome.name for outcome in outcomes if not outcome.ok]
     if arguments.json:

@@ -6,12 +6,14 @@ that share nothing come last and one by one, for the workers to end at the same 
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from collections.abc import Generator
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.units import is_shared_out, recorded_seconds, unit_of
+from tests.units import SET_UP, is_shared_out, recorded_seconds, unit_of
 
 
 class ByUnit(LoadScopeScheduling):
@@ -33,3 +35,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for path, took in recorded_seconds().items():
         seconds[unit_of(path)] += took
     items.sort(key=lambda item: (is_shared_out(item.nodeid), -seconds[unit_of(item.nodeid)]))
+
+
+class SetUps:
+    """Notes what a fixture costs that files share, so that not its first user alone seems to take long."""
+
+    def __init__(self) -> None:
+        self._running: pytest.Item | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._running = item
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        started = time.perf_counter()
+        made = yield
+        if fixturedef.scope in ("session", "package") and fixturedef.baseid and self._running:
+            name = f"{SET_UP}{fixturedef.baseid}/conftest.py::{fixturedef.argname}"
+            self._running.user_properties.append((name, time.perf_counter() - started))
+        return made
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Not functions of this file: pytest asks no conftest.py below the root of fixtures for the session.
+    config.pluginmanager.register(SetUps())

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 SECONDS: Final = Path(__file__).with_name("seconds.json")
+SET_UP: Final = "set-up "
+"""Before the name of a fixture, in pytest's report of the test that was the first to need it."""
 _FOLDERS: Final = ("tests/clients/", "tests/ecosystem/", "tests/spark/")
 """Folders whose fixtures are shared by several files."""
 _SHARED_OUT: Final = (
@@ -33,6 +35,11 @@ def unit_of(nodeid: str) -> str:
 
 
 def recorded_seconds() -> dict[str, float]:
-    """What each file of tests took in a whole run on two cores; files of less than a second are left out."""
+    """What was measured in a whole run on two cores.
+
+    By path, what a file of tests took without the set-ups that it shares; by `folder/conftest.py::name`,
+    such a set-up; by pytest's id, a test of a file that is shared out test by test, counted in its file too.
+    Set-ups and tests of less than a second are left out.
+    """
     recorded: dict[str, float] = json.loads(SECONDS.read_text())
     return recorded
