@@ -178,7 +178,10 @@ class LocalDocuments:
                 try:
                     data = await off(self._executor, segment.read, block)
                 except BadObject as error:
-                    taken.replica_log.damaged(str(error))
+                    # A log that was made anew since is another one, and has no such file.
+                    present = taken.replica_log.readable()
+                    if present is not None and segment in present.segments:
+                        taken.replica_log.damaged(str(error))
                     return None
                 except OSError as error:
                     _missed(taken, str(error))

@@ -161,6 +161,16 @@ def test_a_damaged_block_resets_the_log_and_a_failing_disk_or_an_unreadable_batc
     assert [one.segments[0].held for one in (bad, wrong, failing, good)] == [1, 1, 1, 1]
 
 
+def test_damage_in_a_file_that_the_log_has_no_more_resets_nothing(scene: Scene) -> None:
+    """The log was made anew meanwhile, for that damage perhaps."""
+    bad = scene.add(5, [BadObject("1.seg", 0, 9, "the block's checksum does not match")])
+    scene.documents.take(5, 30)
+    bad.replaced()
+    scene.run()
+    assert not bad.problems
+    assert (scene.documents.measures.dropped, bad.segments[0].held) == (1, 0)
+
+
 def test_what_waits_is_bounded_and_let_go_of(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_documents, "MAX_WAITING", 2)
     scene.store.refused = 1.0
