@@ -178,7 +178,7 @@ class LocalDocuments:
                 try:
                     data = await off(self._executor, segment.read, block)
                 except BadObject as error:
-                    # A log that was made anew since is another one, and has no such file.
+                    # The log may have been reset since: then it has no such file.
                     present = taken.replica_log.readable()
                     if present is not None and segment in present.segments:
                         taken.replica_log.damaged(str(error))
