@@ -58,7 +58,7 @@ def add(
     binding = _binding(principal, operation, resource, prefix, deny, host)
     admin = _admin(bootstrap, cluster)
     _changed(admin, "the entry cannot be added", lambda: admin.admin.create_acls([binding]))
-    show(as_json, _plain(binding), f"{_told(binding)}")
+    show(as_json, _plain(binding), _told(binding))
 
 
 @app.command("list")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 
@@ -25,7 +26,7 @@ AT_ONCE: Final = 32
 CATCH_UP_SECONDS: Final = 10.0
 
 
-class Departures:
+class Departures(PeriodicPart):
     """The replicas that may go. Everything belongs on `loop`."""
 
     def __init__(
@@ -36,31 +37,13 @@ class Departures:
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        super().__init__(LOOK_SECONDS, "replicas that moved away will be given up later", loop=loop)
         self._host = host
         self._controller = controller
         self._leave = leave
-        self._loop = loop
-        self._task: asyncio.Task[None] | None = None
         self._nothing_at = -1
         """Version of the controller's state by which no replica here has moved away: looking costs one step
         for each group, and an idle node has thousands."""
-
-    def start(self) -> None:
-        """Look, now and then, which replicas may go."""
-        self._task = self._loop.create_task(self._run())
-
-    def close(self) -> None:
-        """Leave everything as it is."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self._look()
-            except Exception:
-                log.exception("replicas that moved away will be given up later")
 
     async def _look(self) -> None:
         machine, node = self._controller.machine, self._host.node_id

@@ -14,6 +14,7 @@ from typing import Final
 
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.folder_keeper import FolderKeeper
+from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller_commands import ReplaceNode
 from strandline.statemachine.kafka_errors import Refused
@@ -26,7 +27,7 @@ KNOCKING_SECONDS: Final = 30.0
 SUBMIT_SECONDS: Final = 10.0
 
 
-class LostDisks:
+class LostDisks(PeriodicPart):
     """Replaces lost folders while this node leads the controller. Everything belongs on `loop`."""
 
     def __init__(
@@ -38,12 +39,11 @@ class LostDisks:
         enabled: bool,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        super().__init__(LOOK_SECONDS, "lost disks will be looked for again", loop=loop)
         self._host = host
         self._controller = controller
         self._keeper = keeper
         self._enabled = enabled
-        self._loop = loop
-        self._task: asyncio.Task[None] | None = None
         self._since: dict[tuple[int, int], float] = {}
         """By node and folder, since when it knocks; one that stopped is forgotten."""
         self._told: dict[int, str] = {}
@@ -52,20 +52,7 @@ class LostDisks:
     def start(self) -> None:
         """Look, now and then, which folders knock; never where it is not enabled."""
         if self._enabled:
-            self._task = self._loop.create_task(self._run())
-
-    def close(self) -> None:
-        """Leave everything as it is; a replacement that was begun goes on."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self._look()
-            except Exception:
-                log.exception("lost disks will be looked for again")
+            super().start()
 
     async def _look(self) -> None:
         now, machine = self._loop.time(), self._controller.machine

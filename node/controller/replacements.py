@@ -13,6 +13,7 @@ import logging
 from typing import Final
 
 from strandline.node.controller.client import ControllerClient, Unavailable
+from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied, Outcome
@@ -29,43 +30,30 @@ BATCH: Final = 1000
 SUBMIT_SECONDS: Final = 10.0
 
 
-class Replacements:
+class Replacements(PeriodicPart):
     """This node's part in every replacement. Everything belongs on `loop`."""
 
     def __init__(
         self, host: RaftHost, controller: ControllerClient, *, loop: asyncio.AbstractEventLoop
     ) -> None:
+        super().__init__(LOOK_SECONDS, "the replacement of a data folder will be retried", loop=loop)
         self._host = host
         self._controller = controller
-        self._loop = loop
-        self._task: asyncio.Task[None] | None = None
         self._phase: tuple[int, int, bool] | None = None
         """Node, folder, and whether it is being removed; the changes below are for these."""
         self._changes: dict[int, asyncio.Task[bool]] = {}
         """Membership changes in progress, by group."""
 
-    def start(self) -> None:
-        """Look, now and then, whether there is something to do."""
-        self._task = self._loop.create_task(self._run())
-
     def close(self) -> None:
         """Stop; the groups' next leaders go on with changes in progress."""
         self._turn_to(None)
-        if self._task is not None:
-            self._task.cancel()
+        super().close()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            present = self._controller.machine.replacement
-            if present is None:
-                self._turn_to(None)
-                continue
-            self._turn_to(_phase(present))
-            try:
-                await self._go_on(present)
-            except Exception:
-                log.exception("the replacement of node %d will be retried", present.node)
+    async def _look(self) -> None:
+        present = self._controller.machine.replacement
+        self._turn_to(None if present is None else _phase(present))
+        if present is not None:
+            await self._go_on(present)
 
     def _turn_to(self, phase: tuple[int, int, bool] | None) -> None:
         if phase != self._phase:

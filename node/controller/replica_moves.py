@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from strandline.node.controller.client import ControllerClient, Unavailable
+from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.outcome import Applied, Outcome
@@ -41,43 +42,25 @@ class _Change(NamedTuple):
     begun_at: float
 
 
-class ReplicaMoves:
+class ReplicaMoves(PeriodicPart):
     """The moves of the groups that this node leads. Everything belongs on `loop`."""
 
     def __init__(
         self, host: RaftHost, controller: ControllerClient, *, loop: asyncio.AbstractEventLoop
     ) -> None:
+        super().__init__(LOOK_SECONDS, "moves of partitions will be retried", loop=loop)
         self._host = host
         self._controller = controller
-        self._loop = loop
-        self._task: asyncio.Task[None] | None = None
         self._changes: dict[int, _Change] = {}
         """Those under way, by group."""
         self._failures: dict[int, int] = {}
         """By group that moves, the changes that came to nothing. Those with fewer go first: a node that hosts
         none of its groups, or is too slow for them, must not hold up the moves to others."""
 
-    def start(self) -> None:
-        """Look, now and then, whether there is something to do."""
-        self._task = self._loop.create_task(self._run())
-
-    def close(self) -> None:
-        """Stop; the groups' next leaders go on with changes in progress."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if not self._controller.machine.moves or self._controller.machine.replacement is not None:
-                continue
-            try:
-                await self._go_on()
-            except Exception:
-                log.exception("moves of partitions will be retried")
-
-    async def _go_on(self) -> None:
-        """One look: hand over, change members, and report what has got there."""
+    async def _look(self) -> None:
+        """Hand over, change members, and report what has got there."""
+        if not self._controller.machine.moves or self._controller.machine.replacement is not None:
+            return
         before = self._led(self._controller.machine.moves)
         if not before or not await self._controller.catch_up(SUBMIT_SECONDS):
             return
