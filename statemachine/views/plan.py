@@ -39,17 +39,10 @@ class Source:
         return ()
 
 
-@dataclass(frozen=True)
-class Upsert:
-    """The last row of each key of a source."""
+class _OneInput:
+    """An operator with one input."""
 
-    input: Source
-    key: Positions
-
-    @cached_property
-    def types(self) -> tuple[Type, ...]:
-        """The types of the output's columns."""
-        return self.input.types
+    input: Plan
 
     @property
     def inputs(self) -> tuple[Plan, ...]:
@@ -57,8 +50,25 @@ class Upsert:
         return (self.input,)
 
 
+class _SameColumns(_OneInput):
+    """One whose output has the columns of its input."""
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return self.input.types
+
+
 @dataclass(frozen=True)
-class Map:
+class Upsert(_SameColumns):
+    """The last row of each key of a source."""
+
+    input: Source
+    key: Positions
+
+
+@dataclass(frozen=True)
+class Map(_OneInput):
     """The rows for which a condition is true, as other columns."""
 
     input: Plan
@@ -70,28 +80,13 @@ class Map:
         """The types of the output's columns."""
         return tuple(column.type for column in self.columns)
 
-    @property
-    def inputs(self) -> tuple[Plan, ...]:
-        """The operators whose output this one takes."""
-        return (self.input,)
-
 
 @dataclass(frozen=True)
-class Arrange:
+class Arrange(_SameColumns):
     """The rows of the input, kept by a key."""
 
     input: Plan
     key: Positions
-
-    @cached_property
-    def types(self) -> tuple[Type, ...]:
-        """The types of the output's columns."""
-        return self.input.types
-
-    @property
-    def inputs(self) -> tuple[Plan, ...]:
-        """The operators whose output this one takes."""
-        return (self.input,)
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class Join:
 
 
 @dataclass(frozen=True)
-class LinearAggregate:
+class LinearAggregate(_OneInput):
     """A row for each group: its keys, then its aggregates. Without aggregates it is DISTINCT."""
 
     input: Plan
@@ -125,11 +120,6 @@ class LinearAggregate:
         """The types of the output's columns."""
         keys = (self.input.types[position] for position in self.keys)
         return (*keys, *(aggregate.result for aggregate in self.aggregates))
-
-    @property
-    def inputs(self) -> tuple[Plan, ...]:
-        """The operators whose output this one takes."""
-        return (self.input,)
 
 
 @dataclass(frozen=True)
@@ -145,23 +135,13 @@ class Union:
 
 
 @dataclass(frozen=True)
-class Sink:
+class Sink(_SameColumns):
     """A view's topic: its rows as values with names, under a key. The topic's own name is no part of it."""
 
     input: Plan
     names: tuple[str, ...]
     key: Positions
     partitions: int
-
-    @cached_property
-    def types(self) -> tuple[Type, ...]:
-        """The types of the output's columns."""
-        return self.input.types
-
-    @property
-    def inputs(self) -> tuple[Plan, ...]:
-        """The operators whose output this one takes."""
-        return (self.input,)
 
 
 Plan = Source | Upsert | Map | Arrange | Join | LinearAggregate | Union | Sink
