@@ -79,8 +79,8 @@ def _run(
 ) -> AuditRun:
     # Spark takes a second to import, which no other command should pay for.
     from strandline.snapshot.spark.audits.collecting import Grace
+    from strandline.snapshot.spark.audits.report import write_report
     from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-    from strandline.snapshot.spark.report import write_report
     from strandline.snapshot.spark.session import NoJava, session
 
     try:

@@ -43,7 +43,7 @@ from strandline.node.controller.replacements import Replacements
 from strandline.node.controller.replica_manager import ReplicaManager
 from strandline.node.controller.replica_moves import ReplicaMoves
 from strandline.node.coordinator.table import Coordinators
-from strandline.node.coordinator.transactions.verification import Verifier
+from strandline.node.coordinator.verification import Verifier
 from strandline.node.gc.collectable_epochs import CollectableEpochs
 from strandline.node.gc.collector import Collector
 from strandline.node.gc.gone_topics import GoneTopics

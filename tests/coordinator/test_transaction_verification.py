@@ -10,7 +10,7 @@ import pytest
 
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.transactions.transaction_coordinator import ProducerIdentity
-from strandline.node.coordinator.transactions.verification import VERIFY, VERIFY_SECONDS
+from strandline.node.coordinator.verification import VERIFY, VERIFY_SECONDS
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed

@@ -16,7 +16,7 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.context import CoordinatorPlace
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.transaction_coordinator import TransactionCoordinator
-from strandline.node.coordinator.transactions.verification import Verifier
+from strandline.node.coordinator.verification import Verifier
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome, Overloaded, Unknown
 from strandline.node.refusal import Refusal

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from strandline.snapshot import extras
+from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditRun, Figures
-from strandline.snapshot.spark.report import write_report
 from tests.cluster.command import strandline
 
 BROKER = "pysyncobj kio uvloop starlette uvicorn h11 typer rich confluent_kafka"

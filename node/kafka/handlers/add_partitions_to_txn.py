@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: a transactional producer says where it is going to write.
 
 Only the versions of clients are spoken, up to 3. By those above Kafka's brokers ask each other, as here
-node/coordinator/transactions/verification.py does over the mesh.
+node/coordinator/verification.py does over the mesh.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from strandline.node.controller.leaders import LeaderTable
     from strandline.node.controller.producer_ids import ProducerIds
     from strandline.node.coordinator.table import Coordinators
-    from strandline.node.coordinator.transactions.verification import Verifier
+    from strandline.node.coordinator.verification import Verifier
     from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.partition.partition import Partition

@@ -7,10 +7,10 @@ and what a finding means.
 
 from __future__ import annotations
 
+from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, audit_storages, run_audits
 from strandline.snapshot.spark.audits.work import ClusterStorage
-from strandline.snapshot.spark.report import write_report
 
 __all__ = [
     "AuditResult",

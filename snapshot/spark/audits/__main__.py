@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.spark.audits.collecting import GRACE_MS, Grace
+from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-from strandline.snapshot.spark.report import write_report
 from strandline.snapshot.spark.session import NoJava, session
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from strandline.node.coordinator.transactions.verification import VERIFY
+from strandline.node.coordinator.verification import VERIFY
 from strandline.node.partition.transaction_markers import METHOD as MARKERS
 from strandline.node.rpc import CallFailed, Handler
 from strandline.statemachine.groups.consumer_group_commands import CHANGE_CONSUMER_GROUP

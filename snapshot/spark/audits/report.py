@@ -40,7 +40,7 @@ def write_report(run: AuditRun, *, json: Path | None = None, html: Path | None =
 def as_html(run: AuditRun) -> str:
     """One self-contained page. The same run gives the same bytes. Raises ExtraMissing."""
     require("report")
-    from strandline.snapshot.spark.plots import plots
+    from strandline.snapshot.spark.audits.plots import plots
 
     found = [result for result in run.results if result.verdict is Verdict.FINDING]
     headline = (
