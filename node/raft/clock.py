@@ -20,14 +20,14 @@ class HostClock:
         self._newest = loop.time()
         self._gap_log = GapLog()
         self.last_tick = self._newest
-        self.attention = Attention(self._newest, config.heartbeat_seconds / 2)
+        self.attention = Attention(self._newest, config.tick_seconds)
         self.time_gap = (NEVER, NEVER)
         """Between which times the loop last did not run, or the clock jumped."""
 
     def start(self) -> None:
         """Ticks come from now on."""
         self.last_tick = self.now()
-        self.attention = Attention(self.last_tick, self._config.heartbeat_seconds / 2)
+        self.attention = Attention(self.last_tick, self._config.tick_seconds)
 
     def now(self) -> float:
         """Seconds, never going backward even if the loop's clock does.

@@ -89,6 +89,11 @@ class RaftConfig:
             raise ValueError("max_append_bytes and max_entry_bytes must be positive")
 
     @property
+    def tick_seconds(self) -> float:
+        """Time between two looks at the timers of all active groups."""
+        return self.heartbeat_seconds / 2
+
+    @property
     def lease_seconds(self) -> float:
         """Time after the send time of an acknowledged round in which a leader may answer reads alone."""
         return self.election_min_seconds * self.lease_fraction

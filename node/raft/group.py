@@ -243,8 +243,8 @@ class RaftGroup(ReplicaState):
             return
         if self.role == LEADER:
             self.leader_tick.run(now)
-        elif self.host.attentive() >= self.deadline:
-            self.timeouts.expired()
+        else:
+            self.timeouts.tick()
 
     def receive(self, peer: int, message: Message) -> None:
         """Act on one message of a peer."""

@@ -81,10 +81,10 @@ class Ticker:
             self.active.pop(group.id, None)
 
     def tick(self) -> None:
-        self._timer = self._host.loop.call_later(self._host.config.heartbeat_seconds / 2, self.tick)
+        self._timer = self._host.loop.call_later(self._host.config.tick_seconds, self.tick)
         now = self._host.clock.now()
         self._host.clock.notice_gap(now)
-        if self._host.clock.attention.ticked(now) > self._host.config.heartbeat_seconds / 2:
+        if self._host.clock.attention.ticked(now) > self._host.config.tick_seconds:
             self._late_until = now + self._host.config.election_min_seconds
         self._host.clock.last_tick = now
         since = self._host.wal.stalled_since

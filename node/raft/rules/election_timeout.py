@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER
+from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rules.election import MOST_DOUBLINGS, Election
 from strandline.node.raft.rules.leader_contact import LeaderContact
 from strandline.node.raft.rules.messages import (
@@ -17,6 +17,9 @@ from strandline.node.raft.rules.quiescence import Quiescence
 from strandline.node.raft.rules.replica_state import Part, ReplicaState
 
 log = logging.getLogger(__name__)
+
+_ROUNDING_SECONDS = 1e-6
+"""A timer that is late by this finds the deadline reached, however its seconds were rounded."""
 
 
 class ElectionTimeout(Part):
@@ -84,6 +87,26 @@ class ElectionTimeout(Part):
     def ask_first(self) -> None:
         """Stand for the first election, if this node is to lead first and the group never had a leader."""
         if self.state.role == FOLLOWER and self.elected_first() == self.host.node_id:
+            self.expired()
+
+    def tick(self) -> None:
+        """Let time pass; called every `tick_seconds`.
+
+        A timeout that ends between two ticks ends at its own time. Were it rounded up to the next tick, two
+        replicas whose ticks come together would often stand in the same moment and split the votes, again and
+        again (Raft §5.2 spreads timeouts so that they rarely do).
+        """
+        left = self.state.deadline - self.host.attentive()
+        if left <= 0:
+            self.expired()
+        elif left < self.settings.tick_seconds:
+            self.host.later(left + _ROUNDING_SECONDS, self.state, self._stand_when_due)
+
+    def _stand_when_due(self) -> None:
+        """The deadline may have moved since the tick, and this replica may lead now or have quiesced."""
+        state = self.state
+        timed = state.failure is None and state.role != LEADER and state.quiesced_under is None
+        if timed and self.host.attentive() >= state.deadline:
             self.expired()
 
     def expired(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.messages import MessageKind
 from tests.raft.harness import CONFIG, Cluster, Replica
 
@@ -214,6 +215,45 @@ def test_5_2_few_split_votes() -> None:
         deadlines = sorted(replica.group.deadline for replica in replicas)
         firsts.append(deadlines[1] - deadlines[0] > 0.01)
     assert sum(firsts) > 180
+
+
+def between_two_ticks() -> Replica:
+    """A follower that was just ticked, and whose timeout ends before its next tick."""
+    replica = Replica(terms=[1], term=1)
+    replica.group.deadline = replica.host.attentive() + CONFIG.tick_seconds / 3
+    replica.tick()
+    assert not replica.take(PRE_VOTE)
+    return replica
+
+
+def test_5_2_timeout_ends_at_its_own_time_and_not_at_the_next_tick() -> None:
+    """Timeouts that are rounded up to ticks are drawn from few values, and votes are often split."""
+    replica = between_two_ticks()
+    replica.advance(CONFIG.tick_seconds / 4)
+    assert not replica.take(PRE_VOTE)
+    replica.advance(CONFIG.tick_seconds / 6)
+    assert [asked.peer for asked in replica.take(PRE_VOTE)] == [2, 3]
+
+
+def test_5_2_timeout_is_forgotten_when_a_leader_is_heard_before_the_next_tick() -> None:
+    replica = between_two_ticks()
+    replica.append(2, 1, (1, 1))
+    replica.advance(CONFIG.tick_seconds / 2)
+    assert not replica.take(PRE_VOTE)
+
+
+def test_5_2_timeout_is_forgotten_by_a_follower_that_quiesced_before_the_next_tick() -> None:
+    replica = between_two_ticks()
+    replica.group.quiesced_under = 2
+    replica.advance(CONFIG.tick_seconds / 2)
+    assert not replica.take(PRE_VOTE)
+
+
+def test_5_2_timeout_is_forgotten_by_a_replica_that_leads_before_the_next_tick() -> None:
+    replica = between_two_ticks()
+    replica.group.role = LEADER
+    replica.advance(CONFIG.tick_seconds / 2)
+    assert not replica.take(PRE_VOTE)
 
 
 def test_5_2_leader_sends_heartbeats() -> None:

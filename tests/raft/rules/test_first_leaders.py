@@ -85,12 +85,13 @@ def test_an_offer_that_is_lost_is_made_up_for_within_a_few_heartbeats() -> None:
         cluster.serve()
         create(cluster, 2, 2)
         cluster.run(LATER)
-        for node in (1, 3):
-            host = cluster.hosts[node]
-            send = host.send
+        others = [cluster.hosts[node] for node in (1, 3)]
+        sends = [host.send for host in others]
+        for host in others:
             host.send = lambda *_: True  # type: ignore[method-assign]
-            create(cluster, node, 2)
-            cluster.run(0.01)
+            create(cluster, host.node_id, 2)
+        cluster.run(0.002)
+        for host, send in zip(others, sends, strict=True):
             host.send = send  # type: ignore[method-assign]
         assert leaders(cluster) == []
         assert cluster.world.run_until(
