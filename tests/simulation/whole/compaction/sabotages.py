@@ -167,7 +167,7 @@ _view = LocalReader._view
 
 _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "answered": (4,),
-    "greatest": (11,),
+    "greatest": (6,),
     "hearsay": (0,),
     "manifest-unsynced": (0,),
     "all-is-ripe": (4,),
@@ -180,7 +180,7 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "trimmed-is-clean": (41,),
     "compacted-expires": (1,),
     "log-stays": (1,),
-    "not-swept": (1,),
+    "not-swept": (7,),
     "keyless-taken": (1,),
     "old-view": (0,),
     "always-in-step": (2,),

@@ -151,10 +151,10 @@ def _none(*_: Any, **__: Any) -> None:
 
 
 _MARKERS: dict[str, tuple[int, ...]] = {
-    "markers-without-numbers": (40,),
+    "markers-without-numbers": (10,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
-    "markers-done-unheard": (107,),
+    "markers-done-unheard": (39,),
     "state-without-stable-offset": (2,),
 }
 
@@ -209,13 +209,13 @@ _ALL = (
             patch.object(conversions, "_given", _has_nothing),
             patch.object(conversions, "_claims", _has_nothing),
         ),
-        (17,),
+        (34,),
     ),
     Sabotage(
         "unstable-offsets-given",
         "offsets are given to members while a transaction that has others is open",
         lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
-        (11,),
+        (4,),
     ),
     Sabotage(
         "markers-not-taken-up",
@@ -227,7 +227,7 @@ _ALL = (
         "markers-sent-once",
         "a marker that does not arrive is not sent again",
         lambda: (patch.object(Markers, "deliver", _delivers_once),),
-        (0, 3),
+        (2,),
     ),
     Sabotage(
         "answered-before-prepare",
