@@ -18,6 +18,7 @@ import pytest
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import Description
 from strandline.cluster.ports import free_ports
+from tests.cluster.forked_nodes import ForkedCluster
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
@@ -87,7 +88,7 @@ class RealCluster:
 @contextlib.contextmanager
 def running_cluster(folder: Path, nodes: int = 3, settings: Sequence[str] = ()) -> Iterator[RealCluster]:
     """A cluster in `folder` on free ports while the block lasts; if it fails, its logs on stderr."""
-    local = LocalCluster(folder)
+    local = ForkedCluster(folder)
     cluster = RealCluster(local)
     try:
         try:
