@@ -109,10 +109,14 @@ def read(members: Sequence[Driver], count: int) -> list[str]:
 def read_some(member: Driver, count: int) -> list[str]:
     """Poll for so many values and no more."""
     values: list[str] = []
+    held: frozenset[Place] = frozenset()
     deadline = time.monotonic() + READ_SECONDS
     while len(values) < count and time.monotonic() < deadline:
-        values += member.poll(count=count - len(values)).values
-    assert len(values) == count, f"{member.name} has read {len(values)} of {count} values"
+        polled = member.poll(count=count - len(values))
+        values, held = values + polled.values, polled.assigned
+    assert len(values) == count, (
+        f"{member.name} has read {len(values)} of {count} values, and holds {sorted(held)}"
+    )
     return values
 
 
