@@ -113,7 +113,7 @@ class LocalLog:
         """Part of the names of the files that are made for this log."""
         self._disk = disk
         self._next_number = manifest.next_number
-        self._unknown = False
+        self._unknown = self._closed = False
         self.view = View(manifest, segments)
 
     @property
@@ -161,7 +161,10 @@ class LocalLog:
         )
 
     def take(self, change: Change) -> None:
-        """Let readers see a change. Does not block."""
+        """Let readers see a change. Does not block. Of a log that was closed meanwhile nothing is opened."""
+        if self._closed:
+            _close_new(change.segments, {one.segment.number: one for one in self.view.segments})
+            return
         before, self.view = self.view, View(change.manifest, change.segments)
         before.release()
 
@@ -176,7 +179,7 @@ class LocalLog:
 
     def close(self) -> None:
         """No more changes; files are closed once the readers are through."""
-        self._unknown = True
+        self._closed = True
         self.view.release()
 
     def _change(self, manifest: Manifest) -> Change:
@@ -220,7 +223,7 @@ class LocalLog:
         self._unknown = False
 
     def _usable(self) -> None:
-        if self._unknown:
+        if self._unknown or self._closed:
             raise LocalLogUnknown(f"{self.folder}: it is closed, or an earlier change of it failed half-way")
 
     def _remove(self, numbers: Iterable[int]) -> None:

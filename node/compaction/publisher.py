@@ -154,8 +154,7 @@ class CompactionPublisher:
 
     def _is_due(self, replica: Replica, publishing: _Publishing, view: View, now: float) -> bool:
         """Whether a publication is under way, or one is due and begins now."""
-        machine, manifest = replica.machine, view.manifest
-        removals = machine.removals
+        manifest, removals = view.manifest, replica.machine.removals
         configs = configs_of(self._context, replica.topic_id)
         if configs is None:
             return False
@@ -225,10 +224,11 @@ class CompactionPublisher:
     ) -> list[LevelOneExtent]:
         """The next objects to look at: as many as become one object.
 
-        Those that are known to have what the log has are passed over.
+        Those known to have what the log has are passed over, and those below a start offset that has moved.
         """
         publication = publishing.publication
         assert publication is not None
+        publication.at = max(publication.at, replica.machine.start_offset)
         found: list[LevelOneExtent] = []
         for one in publishable(replica.machine, view, publication.at, publication.manifest.clean_end):
             if self._has_it(publishing, view, one):

@@ -267,8 +267,10 @@ class ReplicaLog:
         except OSError as error:
             self._disk_failed("cannot be changed", error)
             return False
-        self.problems.worked(Work.KEEP)
         it.take(change)
+        if self.log is not it:
+            return False  # the replica has left this node meanwhile, or its topic is not compacted any more
+        self.problems.worked(Work.KEEP)
         self._changed()
         if change.gone:
             await self._off(it.remove, change)

@@ -320,6 +320,30 @@ def test_a_reader_keeps_what_it_holds() -> None:
     assert run.log.view.segment_at(20) is None
 
 
+def test_a_change_that_ends_after_the_log_was_closed_leaves_no_file_open(tmp_path: Path) -> None:
+    """A replica leaves while its log is filled: the disk space of an open file stays taken, and a reader
+    that has the view of before must keep it."""
+    folder, before = log_folder(str(tmp_path), TOPIC, 3), set(os.listdir("/proc/self/fd"))
+    log = reset_log(RealDisk(), folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0))
+    changes = []
+    for base in (0, 9):
+        encoded, content = made(number := log.next_number(), base, base + 9, range(base, base + 9))
+        write_made(RealDisk(), folder, number, log.maker, encoded.parts)
+        row = Segment(number, base, base + 9, encoded.size, 9, NONE, NONE, 0)
+        changes.append(log.replace([*log.manifest.segments, row], 0))
+        if not base:
+            log.take(changes[0])
+            there = content
+    read, segment = log.view.hold(), log.view.segments[0]
+    log.close()
+    log.take(changes[1])
+    with pytest.raises(LocalLogUnknown, match="closed"):
+        log.empty(18, Floors(0, 0), 2)
+    assert b"".join(map(segment.read, segment.footer.blocks)) == b"".join(data for _, data in there)
+    read.release()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
 def test_damage_is_found_and_the_file_is_named() -> None:
     disk = SimDisk(random.Random(1))
     disk.mkdir("/data")

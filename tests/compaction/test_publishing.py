@@ -298,6 +298,28 @@ def test_the_start_moves_while_an_object_is_made() -> None:
         made.check()
 
 
+def test_a_publication_goes_on_when_the_start_has_passed_it() -> None:
+    """It would end there and count as done: level one held removal back until a record came."""
+    with rig({**TABLE, "cleanup.policy": "compact,delete"}) as made:
+        fill(made, 60, keys=60)
+        node = made.nodes[0]
+        ends: list[int] = []
+        publish = node.compactor.publish
+
+        async def passed(job: PublishJob) -> Published | JobFailed:
+            result = await publish(job)
+            if not ends:
+                made.partition.apply(SetStartOffset(35))
+            ends.append(job.sources[-1].end_offset)
+            return result
+
+        node.compactor.publish = passed  # type: ignore[method-assign]
+        made.settle()
+        assert ends[0] == 20, "what remained of the log did not change"
+        assert removals(made) == (59, 60)
+        made.check()
+
+
 def test_a_refusal_is_told_no_more_when_nothing_is_left_to_publish() -> None:
     with rig({**TABLE, "cleanup.policy": "compact,delete"}) as made:
         fill(made, 60, keys=60)

@@ -161,6 +161,15 @@ def _with_recreated_topics(plan: Plan, rng: random.Random) -> Plan:
     return replace(plan, topics=(plan.topics[0], 1), admin=(*plan.admin, "recreate"))
 
 
+def _with_moving_partitions(plan: Plan, rng: random.Random) -> Plan:
+    """Partitions move among four nodes, some of which may be away: replicas begin empty, leave, come back.
+
+    A folder is replaced only where a partition has three replicas, so none has fewer where folders get lost.
+    """
+    fewest = 3 if plan.lost_folders != "none" else rng.choice((1, 2, 3))
+    return replace(plan, nodes=(1, 2, 3, 4), admin=(*plan.admin, "move", "move"), fewest=fewest)
+
+
 def _expiry(rng: random.Random) -> tuple[str, str]:
     return "retention.ms", str(rng.choice((1500, 4000)))
 
@@ -182,6 +191,7 @@ KINDS: Final[Mapping[str, tuple[float, Callable[[Plan, random.Random], Plan]]]] 
         "expiry": (1 / 5, _with_expiry),
         "policies": (1 / 4, _with_policies),
         "recreated topics": (1 / 6, _with_recreated_topics),
+        "moving partitions": (1 / 4, _with_moving_partitions),
     }
 )
 """What a seed may have, and the share of seeds that do. Each is drawn by itself, which leaves the others as

@@ -43,6 +43,7 @@ from tests.simulation.whole.scenario import (
     simulated,
 )
 from tests.simulation.whole.service import Service
+from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.transactions.checks import still_open, transactions_left_over
 from tests.simulation.whole.transactions.faults import TransactionFaults
 from tests.simulation.whole.transactions.journal import Journal
@@ -58,8 +59,8 @@ after each: some 20 offsets a second in a plan with small segments.
 """
 FIGURES = (
     "batches", "acknowledged", "consumed", "entries", "terms", "documents", "reconciled", "log changes",
-    "publications", "partial rounds", "removals", "ripe", "start moves", "resets", "dropped records",
-    "committed", "aborted", "unknown",
+    "publications", "partial rounds", "removals", "ripe", "start moves", "policies set", "moved", "resets",
+    "dropped records", "committed", "aborted", "unknown",
 )  # fmt: skip
 """Outcomes of a run, in the order in which they are told."""
 
@@ -165,24 +166,28 @@ class CompactionScenario(Scenario):
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
 
     def _left_behind(self) -> str | None:
-        """Files of local logs of topics that are gone, or are not compacted."""
-        places = self.ledger.objects.places().values()
-        folders = tuple(
-            log_folder("/data", place.topic_id, place.partition)
-            for place in places
-            if self.settings.compacted(place.topic_id)
-        )
+        """Files of local logs of topics that are gone, or are not compacted, or of replicas that left."""
+        places = self.ledger.objects.places().items()
         for broker in self.cluster.brokers.values():
+            folders = tuple(
+                log_folder("/data", place.topic_id, place.partition)
+                for group, place in places
+                if group in broker.host.groups and self.settings.compacted(place.topic_id)
+            )
             for name in broker.sim.disk._names:
                 if name.startswith(FOLDER) and not name.startswith(folders):
                     return f"node {broker.node_id} has {name}"
         return None
 
+    def _members(self, group: int) -> list[SimBroker]:
+        """The brokers with a replica of it."""
+        return [broker for broker in self.cluster.brokers.values() if group in broker.host.groups]
+
     def _not_filled(self) -> str | None:
         for group, place in self.ledger.objects.places().items():
             machine = self.ledger.objects.newest(group)
             assert machine is not None
-            for broker in self.cluster.brokers.values():
+            for broker in self._members(group):
                 log = broker.compaction.log_of(group)
                 if not self.settings.compacted(place.topic_id):
                     continue
@@ -201,7 +206,7 @@ class CompactionScenario(Scenario):
             if not self.settings.compacted(place.topic_id):
                 continue
             ends = []
-            for broker in self.cluster.brokers.values():
+            for broker in self._members(group):
                 log = broker.compaction.log_of(group)
                 told = None if log is None else log.ends(log.replica.machine)
                 if told is None:
@@ -238,7 +243,7 @@ class CompactionScenario(Scenario):
             assert machine is not None
             wanted = history.table(machine.start_offset)
             self.totals["written records"] += len(history.records)
-            for broker in self.cluster.brokers.values():
+            for broker in self._members(group):
                 log = broker.compaction.log_of(group)
                 if not self.settings.compacted(place.topic_id):
                     continue
@@ -278,6 +283,9 @@ class CompactionScenario(Scenario):
         self._tally(sum(reader.records for reader in self.readers))
         self.totals.update(self.watch.counts)
         self.totals.update(self.journal.counts)
+        if self.operator is not None:
+            self.totals["policies set"] = self.operator.finished.get("policy", 0)
+            self.totals["moved"] = self.operator.finished.get("moved", 0)
         for broker in self.cluster.brokers.values():
             self.totals["resets"] += sum(broker.compaction.measures.resets.values())
 
