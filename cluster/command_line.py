@@ -23,6 +23,7 @@ from strandline.cluster.commands import (
     clusters,
     compaction,
     consume,
+    export,
     gc,
     groups,
     node,
@@ -54,6 +55,7 @@ app.command()(checkpoint.checkpoint)
 app.add_typer(gc.app, name="gc")
 app.add_typer(compaction.app, name="compaction")
 app.command()(audit.audit)
+app.command()(export.export)
 app.add_typer(view.app, name="view")
 
 

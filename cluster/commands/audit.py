@@ -10,26 +10,19 @@ import typer
 
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, progress, show, table
-from strandline.cluster.target import Cluster, described
-from strandline.snapshot.extras import ExtraMissing, require
+from strandline.cluster.stored import StorageOptions, StorageUrl, local_storage, need, pairs
+from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
     from strandline.snapshot.spark.audits.result import AuditRun
 
 
 def audit(
-    storage: Annotated[
-        str | None, typer.Option(metavar="URL", help="Object storage. Default: that of the local cluster.")
-    ] = None,
+    storage: StorageUrl = None,
     cluster_id: Annotated[
         str | None, typer.Option(metavar="ID", help="Id of the cluster; needed with --storage.")
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", metavar="KEY=VALUE", help="Option of the object storage: endpoint, region, keys."
-        ),
-    ] = None,
+    options: StorageOptions = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report as one HTML page.")
     ] = None,
@@ -54,17 +47,12 @@ def audit(
       strandline checkpoint && strandline audit --html audit.html
       strandline audit --storage s3://bucket/prefix --cluster-id prod --option region=eu-west-1
     """
-    try:
-        require("spark")
-        if html is not None:
-            require("report")
-    except ExtraMissing as error:
-        raise CommandFailed(error.cause, error.cure, MISUSED) from None
+    need("spark", *(["report"] if html is not None else []))
     url, name = _where(storage, cluster_id, cluster)
-    pairs = dict(_pair(option) for option in options or ())
+    storage_options = pairs(options)
     with progress(as_json) as tell:
         tell("starting Spark")
-        run = _run(url, pairs, name, grace, master, html)
+        run = _run(url, storage_options, name, grace, master, html)
     rows = [
         (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]
@@ -111,21 +99,7 @@ def _where(storage: str | None, cluster_id: str | None, folder: Path | None) -> 
         raise CommandFailed(
             "--storage and --cluster-id belong together", "name both, or none for a local cluster", MISUSED
         )
-    local = described(folder)
-    if local is None:
-        raise CommandFailed(
-            "there is no local cluster here whose storage could be read",
-            "name one with --cluster, or an object storage with --storage and --cluster-id",
-            MISUSED,
-        )
-    return local.storage, local.cluster
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise CommandFailed(f"--option {text} has no key and value", "write --option KEY=VALUE", MISUSED)
-    return key, value
+    return local_storage(folder)
 
 
 def _found(run: AuditRun) -> Iterator[str]:

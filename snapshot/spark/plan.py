@@ -59,6 +59,17 @@ def pack(
     return packed
 
 
+def in_order(views: Sequence[PartitionView]) -> tuple[Window, ...]:
+    """All pieces as one task that reads partition by partition and by offset, with more requests for it."""
+    owner = np.repeat(np.arange(len(views)), [view.rows.size for view in views])
+    if not owner.size:
+        return ()
+    number = np.concatenate([np.arange(view.rows.size) for view in views])
+    after = np.cumsum(np.concatenate([view.rows["length"] for view in views]), dtype=np.int64)
+    order = np.arange(owner.size)
+    return tuple(_window(views, owner, number, order[window]) for window in _windows(after, 0, order.size))
+
+
 def _along_objects(views: Sequence[PartitionView], rows: Rows, owner: Any, number: Any) -> Any:
     """An order in which the batches of an object are together, and objects about as old as each other.
 

@@ -1,0 +1,221 @@
+"""`strandline export`: topics as Parquet files, from the object storage alone, each record once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strandline.cluster.commands.consume import parse_start
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
+from strandline.cluster.output import Json, escaped, plural, progress, show, warn
+from strandline.cluster.stored import StorageOptions, StorageUrl, need, pairs, said, where
+from strandline.cluster.target import Cluster
+
+if TYPE_CHECKING:
+    from strandline.snapshot.spark.export.check import Checked
+    from strandline.snapshot.spark.export.run import Exported
+    from strandline.snapshot.spark.export.target import Target
+
+PARTITION_BY = ("none", "partition", "day", "hour")
+
+
+def export(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC...", help="Topics to export.")] = None,
+    to: Annotated[
+        str, typer.Option(metavar="URL", help="Folder or bucket (s3://, gs://, az://) to export to.")
+    ] = "",
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="Folders below a topic's: none, partition, day or hour (of the timestamp, UTC). "
+            "Default: as the target was begun, or none.",
+        ),
+    ] = None,
+    begin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="Where a topic begins that the target has nothing of: beginning, end, an offset, a time "
+            "(2026-01-31T12:00:00Z), or how long ago (90s 15m 2h 7d).",
+        ),
+    ] = "beginning",
+    lost_records: Annotated[
+        str,
+        typer.Option(
+            metavar="fail|accept",
+            help="What to do when records were deleted before they were exported.",
+        ),
+    ] = "fail",
+    check: Annotated[
+        bool, typer.Option("--check", help="Export nothing; hold the files of --to against their manifests.")
+    ] = False,
+    file_mb: Annotated[
+        int, typer.Option(metavar="MB", min=1, max=1024, help="Stored bytes of the topic in one file.")
+    ] = 64,
+    storage: StorageUrl = None,
+    cluster_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Id of the cluster; needed if --storage has those of several."),
+    ] = None,
+    options: StorageOptions = None,
+    to_options: Annotated[
+        list[str] | None,
+        typer.Option("--to-option", metavar="KEY=VALUE", help="Option of --to where that is a bucket."),
+    ] = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Export what the newest checkpoint has of some topics, and the target has not, to Parquet files.
+
+    Each record is in one file once, whatever is killed when: run it again, and it goes on where it was. It
+    reads the object storage and nothing else: the cluster need not run. Take a checkpoint first.
+
+    \b
+    Examples:
+      strandline checkpoint && strandline export orders clicks --to /srv/lake --partition-by day
+      strandline export --check --to /srv/lake
+      strandline export orders --storage s3://bucket/prefix --option region=eu-west-1 --to s3://lake/orders
+    """
+    need("spark")
+    if not to:
+        raise CommandFailed("--to is missing", "name the folder or bucket to export to", MISUSED)
+    # Arrow takes half a second to import, which no other command should pay for.
+    from strandline.snapshot.object_frame import BadObject
+    from strandline.snapshot.spark.export.errors import ExportError
+    from strandline.snapshot.spark.export.target import open_target
+    from strandline.snapshot.spark.options import SourceError
+    from strandline.snapshot.storage import StorageError
+
+    try:
+        if check:
+            if topics:
+                raise CommandFailed(
+                    "--check takes no topics", "leave them out: all files are checked", MISUSED
+                )
+            target = open_target(to, pairs(to_options, "--to-option"), make=False)
+            with progress(as_json) as tell:
+                _show_check(_check(target, tell), to, as_json)
+            return
+        if not topics:
+            raise CommandFailed("no topic is named", "name one or several", MISUSED)
+        _one_of("--partition-by", partition_by or "none", PARTITION_BY)
+        _one_of("--lost-records", lost_records, ("fail", "accept"))
+        url, name = where(storage, cluster_id, cluster)
+        read = {"url": url, "topic": ",".join(topics), **_start(begin)}
+        if name is not None:
+            read["cluster"] = name
+        read.update({f"storage.{key}": value for key, value in pairs(options).items()})
+        target = open_target(to, pairs(to_options, "--to-option"))
+        with progress(as_json) as tell:
+            done = _export(read, target, partition_by, lost_records == "accept", file_mb, tell)
+    except ExportError as error:
+        raise CommandFailed(error.cause, error.cure) from None
+    except (SourceError, StorageError, BadObject) as error:
+        raise said(error) from None
+    _show(done, to, as_json)
+
+
+def _start(begin: str) -> dict[str, str]:
+    kind, value = parse_start(begin, time.time())
+    if kind == "time":
+        return {"startingTimestamp": str(value)}
+    return {"startingOffsets": {"beginning": "earliest", "end": "latest"}.get(kind, str(value))}
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise CommandFailed(f"{option} is {value}", f"choose from {', '.join(allowed)}", MISUSED)
+
+
+def _export(
+    read: Mapping[str, str],
+    target: Target,
+    partition_by: str | None,
+    accept_loss: bool,
+    file_mb: int,
+    tell: Any,
+) -> Exported:
+    from strandline.snapshot.spark.export.documents import Settings
+    from strandline.snapshot.spark.export.planning import Limits
+    from strandline.snapshot.spark.export.run import Export, in_threads
+    from strandline.snapshot.spark.options import parse
+    from strandline.snapshot.storage import open_storage
+
+    tell("looking at the newest checkpoint")
+    options = parse(read)
+    export = Export(
+        open_storage(options.url, options.storage),
+        options,
+        target,
+        in_threads(os.cpu_count() or 1),
+        settings=None if partition_by is None else Settings(partition_by),
+        limits=Limits(file_mb * 1024 * 1024),
+        accept_loss=accept_loss,
+    )
+
+    def told(done: Exported, ended: int, units: int) -> None:
+        tell(f"{plural(done.records, 'record')} exported; round {done.rounds + 1}: {ended} of {units} parts")
+
+    return export.run(told)
+
+
+def _check(target: Target, tell: Any) -> Checked:
+    from strandline.snapshot.spark.export.check import check
+
+    return check(target, lambda found: tell(f"checked {plural(found.files, 'file')}"))
+
+
+def _show(done: Exported, to: str, as_json: bool) -> None:
+    for line in done.lost[:10]:
+        warn(f"{line} before they were exported")
+    if done.rounds:
+        resumed = ", the first of them begun by a run that did not end it" if done.resumed else ""
+        text = (
+            f"exported {plural(done.records, 'record')} to {to}: {plural(done.files, 'file')}, "
+            f"{plural(done.bytes, 'byte')}, in {plural(done.rounds, 'round')}{resumed}"
+        )
+    else:
+        text = f"nothing new: {to} has all that the newest checkpoint has"
+    plain = {
+        "to": to,
+        "records": done.records,
+        "files": done.files,
+        "bytes": done.bytes,
+        "rounds": done.rounds,
+        "resumed": done.resumed,
+        "lost": done.lost,
+    }
+    show(as_json, plain, text)
+
+
+def _show_check(found: Checked, to: str, as_json: bool) -> None:
+    plain = {
+        "to": to,
+        "rounds": found.rounds,
+        "files": found.files,
+        "records": found.records,
+        "bytes": found.bytes,
+        "unfinished_round": found.unfinished,
+        "lost": found.lost,
+        "problems": found.problems,
+    }
+    lines = [escaped(line) for line in found.problems[:20]]
+    if len(found.problems) > len(lines):
+        lines.append(f"and {len(found.problems) - len(lines):,} more; --json lists more of them")
+    lines += [escaped(f"deleted before it could be exported: {line}") for line in found.lost[:20]]
+    if found.unfinished is not None:
+        lines.append(f"round {found.unfinished} is not whole: export again to end it")
+    verdict = plural(len(found.problems), "problem") if found.problems else "each record once"
+    lines.append(
+        f"{plural(found.records, 'record')} in {plural(found.files, 'file')} of "
+        f"{plural(found.rounds, 'round')}: {verdict}"
+    )
+    show(as_json, plain, lines)
+    if found.problems:
+        raise typer.Exit(FAILED)

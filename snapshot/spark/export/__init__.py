@@ -1,0 +1,4 @@
+"""Topics as Parquet files, each record once, whatever is killed when: `run.py` has the steps.
+
+See docs/export.md.
+"""

@@ -1,0 +1,220 @@
+"""The documents of an export in its target: of each round a plan before its files, a manifest after them.
+
+A round's plan says which offsets it takes and which file has which of them. It is made once, so a run that
+was killed and all that come after it write the same files. The manifest lists the files that there are then;
+the round has happened once it is there. Both are JSON. See docs/export.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, TypeVar
+
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.target import STATE
+
+FORMAT: Final = 1
+_ROUNDS: Final = f"{STATE}rounds/"
+_PLAN: Final = ".plan.json"
+_MANIFEST: Final = ".manifest.json"
+Document = TypeVar("Document")
+ANOTHER_TARGET: Final = "restore the file, or export to another place"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The choices that all rounds of a target have in common."""
+
+    partition_by: str = "none"
+    """`none`, `partition`, `day` or `hour` (of the timestamp, in UTC)."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets `[first, end)` of a partition."""
+
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Offsets of one topic that are one file, or where a target is partitioned one for each of its values."""
+
+    topic: str
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A round before it happens."""
+
+    round: int
+    settings: Settings
+    units: tuple[Unit, ...]
+    next: Mapping[str, Mapping[str, str | int]]
+    """By topic its `topic_id`, and by partition the first offset that no round has taken after this one."""
+    lost: tuple[str, ...]
+    """Records that were deleted before they could be exported, a line for each range."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a round; `unit` is the position of its unit in the plan."""
+
+    path: str
+    unit: int
+    records: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A round that has happened."""
+
+    plan: Plan
+    files: tuple[File, ...]
+    lost: tuple[str, ...]
+
+
+def plan_name(number: int) -> str:
+    return f"{_ROUNDS}{number:08d}{_PLAN}"
+
+
+def manifest_name(number: int) -> str:
+    return f"{_ROUNDS}{number:08d}{_MANIFEST}"
+
+
+def file_name(number: int, unit: int) -> str:
+    """Last part of the name of each file of a unit."""
+    return f"{number:08d}-{unit:05d}.parquet"
+
+
+def done_name(number: int, unit: int) -> str:
+    """Name of the document that has the files of a unit, for as long as its round has no manifest."""
+    return f"{done_prefix(number)}{unit:05d}.json"
+
+
+def done_prefix(number: int) -> str:
+    return f"{STATE}done/{number:08d}/"
+
+
+def round_of_done(key: str) -> int | None:
+    """The round of a key below `done/`."""
+    number = key.removeprefix(f"{STATE}done/").partition("/")[0]
+    return int(number) if number.isdecimal() else None
+
+
+ROUNDS: Final = _ROUNDS
+DONE: Final = f"{STATE}done/"
+
+
+def rounds(keys: list[str]) -> tuple[set[int], set[int]]:
+    """The rounds that have a plan, and those that have a manifest, by the names below `ROUNDS`."""
+    planned: set[int] = set()
+    ended: set[int] = set()
+    for key in keys:
+        name = key.removeprefix(_ROUNDS)
+        for suffix, found in ((_PLAN, planned), (_MANIFEST, ended)):
+            number = name.removesuffix(suffix)
+            if number != name and number.isdecimal():
+                found.add(int(number))
+    return planned, ended
+
+
+def encode(document: Plan | Manifest) -> bytes:
+    return (json.dumps({"format": FORMAT, **asdict(document)}, indent=1) + "\n").encode()
+
+
+def encode_files(files: tuple[File, ...]) -> bytes:
+    return json.dumps([asdict(file) for file in files]).encode()
+
+
+def plan_of(key: str, data: bytes) -> Plan:
+    """Raises ExportError."""
+    return _read(key, data, _plan)
+
+
+def manifest_of(key: str, data: bytes) -> Manifest:
+    """Raises ExportError."""
+    return _read(key, data, _manifest)
+
+
+def files_of(key: str, data: bytes) -> tuple[File, ...]:
+    """Raises ExportError."""
+    try:
+        return _files(json.loads(data))
+    except (ValueError, TypeError, KeyError) as error:
+        raise _damaged(key, error) from error
+
+
+def _read(key: str, data: bytes, make: Callable[[Any], Document]) -> Document:
+    try:
+        found = json.loads(data)
+        if found["format"] != FORMAT:
+            raise ExportError(
+                f"{key} has format {found['format']!r}, and this build knows {FORMAT}",
+                "export with the build that wrote it, or a later one",
+            )
+        return make(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _damaged(key, error) from error
+
+
+def _damaged(key: str, error: Exception) -> ExportError:
+    return ExportError(f"{key} is damaged ({type(error).__name__}: {error})", ANOTHER_TARGET)
+
+
+def _plan(found: Any) -> Plan:
+    units = tuple(
+        Unit(_text(unit["topic"]), tuple(Range(*map(_number, _row(row))) for row in unit["ranges"]))
+        for unit in found["units"]
+    )
+    return Plan(
+        _number(found["round"]),
+        Settings(**{name: _text(value) for name, value in found["settings"].items()}),
+        units,
+        {topic: dict(offsets) for topic, offsets in found["next"].items()},
+        _texts(found["lost"]),
+    )
+
+
+def _manifest(found: Any) -> Manifest:
+    return Manifest(_plan(found["plan"]), _files(found["files"]), _texts(found["lost"]))
+
+
+def _row(found: Any) -> tuple[Any, Any, Any]:
+    return found["partition"], found["first"], found["end"]
+
+
+def _files(found: Any) -> tuple[File, ...]:
+    return tuple(
+        File(
+            _text(one["path"]),
+            _number(one["unit"]),
+            _number(one["records"]),
+            _number(one["bytes"]),
+            _text(one["sha256"]),
+        )
+        for one in found
+    )
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(map(_text, found))
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, str):
+        raise TypeError(f"{found!r} is not text")
+    return found
+
+
+def _number(found: Any) -> int:
+    if type(found) is not int or found < 0:
+        raise TypeError(f"{found!r} is not a number")
+    return found

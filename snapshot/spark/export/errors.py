@@ -1,0 +1,15 @@
+"""An export that cannot be done as asked."""
+
+from __future__ import annotations
+
+
+class ExportError(Exception):
+    """Ends an export; `str()` is one line: `cause`, and what to do, `cure`."""
+
+    def __init__(self, cause: str, cure: str) -> None:
+        super().__init__(f"{cause}: {cure}")
+        self.cause = cause
+        self.cure = cure
+
+    def __reduce__(self) -> tuple[type[ExportError], tuple[str, str]]:
+        return ExportError, (self.cause, self.cure)

@@ -1,0 +1,177 @@
+"""One unit of a round to its Parquet files: a task, wherever it runs.
+
+A file's name follows from the plan, and the first that makes it wins. So it does not matter how many
+processes do the same unit, nor when one of them ends: each finds the same files, and says what lies there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.export.documents import (
+    File,
+    Settings,
+    Unit,
+    done_name,
+    encode_files,
+    file_name,
+    files_of,
+)
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.target import Target
+from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.plan import Window
+from strandline.snapshot.storage import Storage
+
+ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
+"""Decompressed bytes of a row group; what is gathered before it is encoded, by each open file of a task."""
+MOST_FOLDERS: Final = 1000
+"""Values of the partition column in one unit: each is a file that is open until the unit ends."""
+MADE_BY: Final = b"strandline.export"
+"""Key of a file's metadata: the round and unit that it is of."""
+_MICROSECONDS: Final = {"day": 86_400_000_000, "hour": 3_600_000_000}
+FOLDER_OF_PARTITION: Final = re.compile(r"/partition=(\d+)/")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A unit with the places of its records."""
+
+    storage: Storage
+    target: Target
+    settings: Settings
+    round: int
+    number: int
+    unit: Unit
+    windows: Sequence[Window]
+    keep_done: bool
+    """Whether the round has other units: then it is written down that this one is done."""
+
+    def run(self) -> tuple[File, ...]:
+        """Write the unit; returns its files. Raises ExportError, StorageError, BadObject."""
+        files = tuple(self._written())
+        if not self.keep_done:
+            return files
+        key = done_name(self.round, self.number)
+        if self.target.create(key, encode_files(files)):
+            return files
+        return files_of(key, self.target.get(key))
+
+    def _written(self) -> Iterator[File]:
+        writers: dict[str, _Writer] = {}
+        schema = file_schema(self.settings, self._made_by())
+        read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
+        for batch in read_windows(self.storage, self.windows, read):
+            for folder, rows in _split(batch, self.settings.partition_by):
+                if folder not in writers:
+                    if len(writers) == MOST_FOLDERS:
+                        raise ExportError(
+                            f"one unit of topic {self.unit.topic!r} has more than {MOST_FOLDERS} values of "
+                            f"{self.settings.partition_by}",
+                            "choose a coarser --partition-by",
+                        )
+                    writers[folder] = _Writer(schema)
+                writers[folder].add(rows)
+        for folder, writer in writers.items():
+            path = f"topic={self.unit.topic}/{folder}{file_name(self.round, self.number)}"
+            yield self._stored(path, writer.records, writer.finish())
+
+    def _stored(self, path: str, records: int, data: Any) -> File:
+        content = memoryview(data)
+        if self.target.create(path, content):
+            return File(path, self.number, records, len(content), hashlib.sha256(content).hexdigest())
+        return found_file(path, self.target.get(path), self.number, self._made_by())
+
+    def _made_by(self) -> bytes:
+        return made_by(self.round, self.number, self.unit)
+
+
+def made_by(number: int, position: int, unit: Unit) -> bytes:
+    """The value of MADE_BY in the metadata of a unit's files."""
+    return json.dumps({"round": number, "unit": position, **asdict(unit)}).encode()
+
+
+def file_schema(settings: Settings, made: bytes) -> Any:
+    """The columns of a file; the topic and what it is partitioned by are in its path."""
+    left_out = {"topic", settings.partition_by}
+    fields = [(name, kind) for name, kind in COLUMNS.items() if name not in left_out]
+    return pa.schema(fields, metadata={MADE_BY: made})
+
+
+def found_file(path: str, data: bytes, position: int, made: bytes) -> File:
+    """A file that lies there already; raises ExportError if the unit did not make it."""
+    try:
+        footer = pq.read_metadata(pa.BufferReader(data))
+    except pa.ArrowException as error:
+        raise ExportError(f"{path} lies in the way and is no whole Parquet file ({error})", _MOVE) from error
+    if (footer.metadata or {}).get(MADE_BY) != made:
+        raise ExportError(f"{path} lies in the way: this export has not made it", _MOVE)
+    return File(path, position, footer.num_rows, len(data), hashlib.sha256(data).hexdigest())
+
+
+_MOVE: Final = "move it away, or export to another place"
+
+
+def _split(batch: Any, partition_by: str) -> Iterator[tuple[str, Any]]:
+    """The rows of a batch by the folder that they belong to, in their order."""
+    if partition_by == "none":
+        yield "", batch
+        return
+    if partition_by == "partition":
+        values = batch.column("partition").to_numpy()
+    else:
+        values = batch.column("timestamp").cast(pa.int64()).to_numpy() // _MICROSECONDS[partition_by]
+    for value in np.unique(values).tolist():
+        chosen = values == value
+        rows = batch if chosen.all() else batch.filter(pa.array(chosen))
+        yield f"{partition_by}={_folder(partition_by, value)}/", rows
+
+
+def _folder(partition_by: str, value: int) -> str:
+    if partition_by == "partition":
+        return str(value)
+    moment = _EPOCH + timedelta(microseconds=value * _MICROSECONDS[partition_by])
+    return moment.strftime("%Y-%m-%d" if partition_by == "day" else "%Y-%m-%d-%H")
+
+
+class _Writer:
+    """A Parquet file in memory: a unit has bounded bytes, and a bucket takes a file in one piece."""
+
+    def __init__(self, schema: Any) -> None:
+        self.records = 0
+        self._schema = schema
+        self._sink = pa.BufferOutputStream()
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+        self._rows: list[Any] = []
+        self._bytes = 0
+
+    def add(self, rows: Any) -> None:
+        self._rows.append(rows.select(self._schema.names))
+        self._bytes += rows.nbytes
+        self.records += rows.num_rows
+        if self._bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def finish(self) -> Any:
+        """The file's bytes."""
+        self._write()
+        self._writer.close()
+        return self._sink.getvalue()
+
+    def _write(self) -> None:
+        if self._rows:
+            table = pa.Table.from_batches(self._rows).cast(self._schema)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._rows, self._bytes = [], 0

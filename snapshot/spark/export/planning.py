@@ -1,0 +1,178 @@
+"""The plan of an export's next round: the offsets that it takes, cut into files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+import numpy as np
+
+from strandline.snapshot.spark.export.documents import Plan, Range, Settings, Unit
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.stream_limits import ends
+from strandline.snapshot.spark.stream_offsets import Offsets, from_json, known, put, still_there, to_json
+from strandline.snapshot.spark.views import PartitionView, with_blocks
+from strandline.snapshot.storage import Storage
+from strandline.statemachine.controller.controller_state import Topic
+
+FILE_BYTES: Final = 64 * 1024 * 1024
+"""Stored bytes that become one file: a second of work, so a run that is killed has not much to do again."""
+ROUND_FILES: Final = 16
+"""Files of a round, about. What is planned is fixed, so a round is a small part of a large topic."""
+NO_LIMIT: Final = 2**63 - 1
+
+ACCEPT: Final = "--lost-records accept goes on without them, and writes in the manifest what they were"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Stored bytes of a file and of a round."""
+
+    file_bytes: int = FILE_BYTES
+    round_files: int = ROUND_FILES
+
+    @property
+    def round_bytes(self) -> int:
+        return self.file_bytes * self.round_files
+
+
+class Planner:
+    """Plans the rounds of some topics; `start` bounds a partition that the target has nothing of."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        settings: Settings,
+        limits: Limits,
+        start: Callable[[PartitionView], PartitionView],
+        *,
+        accept_loss: bool,
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._limits = limits
+        self._start = start
+        self._accept_loss = accept_loss
+
+    def next_round(
+        self,
+        number: int,
+        before: Mapping[str, Mapping[str, str | int]],
+        topics: Mapping[str, Topic],
+        views: Mapping[tuple[str, int], PartitionView | None],
+    ) -> Plan | None:
+        """The plan of a round, or None if there is nothing new.
+
+        `before` is the `next` of the round before it, `topics` are those there are by name, `views` the
+        partitions that are wanted. Raises ExportError, SourceError, StorageError, BadObject.
+        """
+        done = offsets_of(before)
+        wanted = {topic for topic, _ in views}
+        taken, lost = still_there({name: one for name, one in done.items() if name in wanted}, topics)
+        known_topics = set(taken)
+        behind = []
+        for view in _published(views):
+            begin = known(taken, view)
+            if begin is None:
+                begin = (view if view.topic in known_topics else self._start(view)).first
+                put(taken, view, begin)
+            check_end(view, begin)
+            if view.first > begin:
+                lost.append(f"{view.topic}-{view.number}: offsets {begin} to {view.first - 1} were deleted")
+            if begin < view.end:
+                behind.append(view.within(begin, view.end))
+        refuse_loss(lost, self._accept_loss)
+        until = ends(self._storage, behind, NO_LIMIT, self._limits.round_bytes)
+        chosen = [view.within(view.first, end) for view, end in zip(behind, until, strict=True)]
+        for view in chosen:
+            put(taken, view, view.end)
+        after = {**done, **taken}
+        if to_json(after) == to_json(done):
+            return None
+        units = cut(with_blocks(self._storage, chosen), self._limits.file_bytes)
+        return Plan(number, self._settings, tuple(units), to_json(after) if after else {}, tuple(lost))
+
+
+def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:
+    """The offsets of a round's `next`; raises ExportError."""
+    try:
+        return from_json(kept)
+    except SourceError as error:
+        raise ExportError("the offsets of the newest manifest cannot be read", "restore the file") from error
+
+
+def check_end(view: PartitionView, end: int) -> None:
+    """Raise ExportError if a partition ends before an offset up to which it was planned."""
+    if view.end < end:
+        raise ExportError(
+            f"{view.topic}-{view.number} ends at offset {view.end}, and had {end} when it was exported last",
+            "the cluster has lost records or is another one: export it to another place",
+        )
+
+
+def refuse_loss(lost: Sequence[str], accept: bool) -> None:
+    """Raise ExportError for records that were deleted before they were exported, unless that is accepted."""
+    if lost and not accept:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise ExportError(f"{lost[0]}{more} before they were exported", ACCEPT)
+
+
+def _published(views: Mapping[tuple[str, int], PartitionView | None]) -> Iterator[PartitionView]:
+    """The partitions of which a checkpoint is published; raises SourceError for a topic without any."""
+    for topic, named in groupby(views.items(), lambda item: item[0][0]):
+        found = [view for _, view in named if view is not None]
+        if not found:
+            raise SourceError(f"no checkpoint of topic {topic!r} is published: run `strandline checkpoint`")
+        yield from found
+
+
+def cut(views: Iterable[PartitionView], file_bytes: int) -> Iterator[Unit]:
+    """All offsets of some views, whose blocks are looked up, in units of at most so many stored bytes.
+
+    A unit has one topic; it ends between two pieces, and has one at least.
+    """
+    for topic, of_topic in groupby(views, lambda view: view.topic):
+        ranges: list[Range] = []
+        room = file_bytes
+        for view in of_topic:
+            after = np.cumsum(view.rows["length"], dtype=np.int64)
+            begin, at = view.first, 0
+            while begin < view.end:
+                used = int(after[at - 1]) if at else 0
+                fit = max(at, int(np.searchsorted(after, used + room, "right")))
+                if fit == at < after.size and not ranges:
+                    fit += 1
+                whole = fit == after.size
+                end = view.end if whole else min(int(view.rows["end_offset"][fit - 1]), view.end)
+                if whole or fit > at:
+                    ranges.append(Range(view.number, begin, end))
+                    room -= (int(after[fit - 1]) if fit else 0) - used
+                    begin, at = end, fit
+                if not whole:
+                    yield Unit(topic, tuple(ranges))
+                    ranges, room = [], file_bytes
+        if ranges:
+            yield Unit(topic, tuple(ranges))
+
+
+def views_of(unit: Unit, views: Mapping[tuple[str, int], PartitionView]) -> list[PartitionView]:
+    """The parts of the views that a unit has; what is not there is left out."""
+    parts = [
+        views[unit.topic, one.partition].within(one.first, one.end)
+        for one in unit.ranges
+        if (unit.topic, one.partition) in views
+    ]
+    return [part for part in parts if part.first < part.end]
+
+
+def spans(units: Sequence[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The offsets that a round takes of each partition: the first, and the end."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for unit in units:
+        for one in unit.ranges:
+            first, end = found.get((unit.topic, one.partition), (one.first, one.end))
+            found[unit.topic, one.partition] = min(first, one.first), max(end, one.end)
+    return found

@@ -1,0 +1,279 @@
+"""Topics to files, round by round: a plan, its files, its manifest, each made once and in this order.
+
+A run that is killed leaves a plan without a manifest. The next run ends that round first, by the plan as it
+is, and only then plans another. Two runs at once do the same rounds and find each other's files; neither can
+lose or double a record. See docs/export.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from strandline.snapshot.spark.export.documents import (
+    DONE,
+    ROUNDS,
+    File,
+    Manifest,
+    Plan,
+    Settings,
+    Unit,
+    done_name,
+    done_prefix,
+    encode,
+    file_name,
+    files_of,
+    manifest_name,
+    manifest_of,
+    plan_name,
+    plan_of,
+    round_of_done,
+    rounds,
+)
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.parquet import Job, found_file, made_by
+from strandline.snapshot.spark.export.planning import (
+    Limits,
+    Planner,
+    check_end,
+    offsets_of,
+    refuse_loss,
+    spans,
+    views_of,
+)
+from strandline.snapshot.spark.export.target import Target
+from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
+from strandline.snapshot.spark.options import ReadOptions
+from strandline.snapshot.spark.plan import in_order
+from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
+from strandline.snapshot.storage import Storage
+
+Runner = Callable[[Sequence[Job]], Iterable[tuple[File, ...]]]
+"""Runs jobs in any order and place, and gives the files of each as it ends."""
+
+
+@dataclass
+class Exported:
+    """The sum of all rounds of one run."""
+
+    rounds: int = 0
+    resumed: bool = False
+    """Whether its first round had been planned by a run that did not end it."""
+    files: int = 0
+    records: int = 0
+    bytes: int = 0
+    lost: list[str] = field(default_factory=list)
+
+    def add(self, manifest: Manifest) -> None:
+        self.rounds += 1
+        self.files += len(manifest.files)
+        self.records += sum(file.records for file in manifest.files)
+        self.bytes += sum(file.bytes for file in manifest.files)
+        self.lost += manifest.lost
+
+
+def in_threads(count: int) -> Runner:
+    """Runs jobs in this process: Arrow decodes and encodes outside of Python's lock."""
+
+    def run(jobs: Sequence[Job]) -> Iterable[tuple[File, ...]]:
+        with ThreadPoolExecutor(count) as pool:
+            running = [pool.submit(job.run) for job in jobs]
+            try:
+                for one in running:
+                    yield one.result()
+            finally:
+                for one in running:
+                    one.cancel()
+
+    return run
+
+
+class Export:
+    """One target, and topics of one cluster that are exported to it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        options: ReadOptions,
+        target: Target,
+        run: Runner,
+        *,
+        settings: Settings | None = None,
+        limits: Limits | None = None,
+        accept_loss: bool = False,
+    ) -> None:
+        """`settings` may be left out where the target has some. Raises ExportError, StorageError."""
+        self._storage = storage
+        self._options = options
+        self._target = target
+        self._run = run
+        self._accept_loss = accept_loss
+        self._checkpoints = NewestCheckpoints(storage, options.cluster)
+        target.sweep()
+        planned, ended = rounds(target.list(ROUNDS))
+        self._round = max(ended, default=0)
+        """The newest round that has happened."""
+        self._check_rounds(planned, ended)
+        self._newest = self._manifest(self._round) if self._round else None
+        self._settings = self._agreed(settings, planned)
+        self._planner = Planner(
+            storage,
+            self._settings,
+            limits or Limits(),
+            partial(bounded_view, storage, options),
+            accept_loss=accept_loss,
+        )
+
+    def _check_rounds(self, planned: set[int], ended: set[int]) -> None:
+        for number in range(1, self._round + 1):
+            if number not in planned or number not in ended:
+                name = manifest_name(number) if number in planned else plan_name(number)
+                raise ExportError(f"{self._target.url}: {name} is missing", "restore it, or export elsewhere")
+
+    def _agreed(self, wanted: Settings | None, planned: set[int]) -> Settings:
+        found = None
+        if self._newest is not None:
+            found = self._newest.plan.settings
+        elif 1 in planned:
+            found = plan_of(plan_name(1), self._target.get(plan_name(1))).settings
+        if found is None or wanted is None or found == wanted:
+            return found or wanted or Settings()
+        raise ExportError(
+            f"{self._target.url} was begun with --partition-by {found.partition_by}",
+            "say the same, or export to another place",
+        )
+
+    def run(self, tell: Callable[[Exported, int, int], None] = lambda *_: None) -> Exported:
+        """Export all that the newest checkpoints have and the target has not.
+
+        `tell` is called with what was done so far, and of the round under way the units done and all.
+        Raises ExportError, SourceError, StorageError, BadObject.
+        """
+        done = Exported()
+        self._forget_done()
+        while True:
+            number = self._round + 1
+            plan, resumed = self._planned(number), True
+            if plan is None:
+                plan, resumed = self._plan(number)
+            if plan is None:
+                return done
+            done.resumed |= resumed
+            self._newest = self._ended(plan, resumed, partial(tell, done))
+            self._round = number
+            done.add(self._newest)
+            self._forget_done()
+
+    def _planned(self, number: int) -> Plan | None:
+        name = plan_name(number)
+        return plan_of(name, self._target.get(name)) if name in self._target.list(ROUNDS) else None
+
+    def _plan(self, number: int) -> tuple[Plan | None, bool]:
+        """Plan a round and write it down, None with nothing new; whether another run's plan was first."""
+        state = self._checkpoints.controller()
+        check_wanted(state, self._options)
+        views = newest_views(self._checkpoints, wanted_places(state, self._options), self._options.committed)
+        before = {} if self._newest is None else self._newest.plan.next
+        plan = self._planner.next_round(number, before, state.by_name, views)
+        if plan is None or self._target.create(plan_name(number), encode(plan)):
+            return plan, False
+        return self._planned(number), True
+
+    def _ended(self, plan: Plan, resumed: bool, tell: Callable[[int, int], None]) -> Manifest:
+        """Write a plan's files, then its manifest."""
+        ended = self._already_written(plan) if resumed else {}
+        left = {number: unit for number, unit in enumerate(plan.units) if number not in ended}
+        views, lost = self._views(plan, [*left.values()])
+        refuse_loss(lost, self._accept_loss)
+        jobs = [
+            Job(
+                self._storage,
+                self._target,
+                plan.settings,
+                plan.round,
+                number,
+                unit,
+                in_order(views_of(unit, views)),
+                len(plan.units) > 1,
+            )
+            for number, unit in left.items()
+        ]
+        files = [file for unit in ended.values() for file in unit]
+        tell(len(ended), len(plan.units))
+        for count, made in enumerate(self._run(jobs), len(ended) + 1):
+            files += made
+            tell(count, len(plan.units))
+        if resumed:
+            files += self._left_behind(plan, files)
+        ordered = tuple(sorted(files, key=lambda file: (file.unit, file.path)))
+        manifest = Manifest(plan, ordered, (*plan.lost, *lost))
+        if self._target.create(manifest_name(plan.round), encode(manifest)):
+            return manifest
+        return self._manifest(plan.round)
+
+    def _already_written(self, plan: Plan) -> dict[int, tuple[File, ...]]:
+        """The files of the units that an earlier run has ended, by their position in the plan."""
+        found: dict[int, tuple[File, ...]] = {}
+        there = set(self._target.list(done_prefix(plan.round)))
+        for number in range(len(plan.units)):
+            key = done_name(plan.round, number)
+            if key in there:
+                found[number] = files_of(key, self._target.get(key))
+        if plan.settings.partition_by == "none":
+            # A unit is one file. Where that is there, nothing has to be read of the unit, or is missed.
+            for file in self._left_behind(plan, [one for files in found.values() for one in files]):
+                found.setdefault(file.unit, (file,))
+        return found
+
+    def _views(
+        self, plan: Plan, units: Sequence[Unit]
+    ) -> tuple[dict[tuple[str, int], PartitionView], list[str]]:
+        """The partitions of some units as they are now, within what these have; and what is gone of that."""
+        state = self._checkpoints.controller()
+        offsets = offsets_of(plan.next)
+        wanted = spans(units)
+        places = [
+            (topic, number)
+            for name, number in wanted
+            if (topic := state.by_name.get(name)) is not None and topic.topic_id == offsets[name].topic_id
+        ]
+        found = newest_views(self._checkpoints, places, self._options.committed)
+        views, lost = [], []
+        for (name, number), (first, end) in wanted.items():
+            view = found.get((name, number))
+            if view is None:
+                lost.append(f"{name}-{number}: the topic was deleted, with its offsets {first} to {end - 1}")
+                continue
+            check_end(view, end)
+            if view.first > first:
+                lost.append(f"{name}-{number}: offsets {first} to {min(view.first, end) - 1} were deleted")
+            if view.first < end:
+                views.append(view.within(first, end))
+        return {(view.topic, view.number): view for view in with_blocks(self._storage, views)}, lost
+
+    def _left_behind(self, plan: Plan, files: Sequence[File]) -> list[File]:
+        """Files of the round that an earlier run wrote, and for which there were no records any more.
+
+        They were deleted from the topic in between, or compacted away. They were exported all the same.
+        """
+        known_paths = {file.path for file in files}
+        names = {file_name(plan.round, number): number for number in range(len(plan.units))}
+        found = []
+        for path in self._target.list(""):
+            number = names.get(path.rpartition("/")[2])
+            if number is not None and path not in known_paths:
+                made = made_by(plan.round, number, plan.units[number])
+                found.append(found_file(path, self._target.get(path), number, made))
+        return found
+
+    def _manifest(self, number: int) -> Manifest:
+        return manifest_of(manifest_name(number), self._target.get(manifest_name(number)))
+
+    def _forget_done(self) -> None:
+        """Remove what was written down of units whose round has a manifest by now."""
+        for key in self._target.list(DONE):
+            number = round_of_done(key)
+            if number is not None and number <= self._round:
+                self._target.delete(key)
