@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
-import platform
 import random
 import signal
 import stat
-import struct
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -36,12 +33,6 @@ OOM_SCORE_ADJ: Final = 1000
 AUTOGROUP_TRIES: Final = 8
 AUTOGROUP_SECONDS: Final = 0.15
 """Linux takes one change of an autogroup in a tenth of a second, of all that are not root's."""
-SLICE_NANOSECONDS: Final = 100_000_000
-"""Of the processor that a worker asks for at a time: the most that Linux grants."""
-SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
-"""The system call's number; Python and older C libraries have no function for it."""
-SCHED_ATTR: Final = struct.Struct("=IIQiIQQQ")
-"""sched_setattr(2): size, policy, flags, niceness, priority, runtime, deadline, period."""
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
 REST_SECONDS: Final = 2.0
@@ -101,7 +92,7 @@ def _stand_back(niceness: int) -> None:
     Linux' autogroups share a processor out by session, and a niceness then counts within the session alone
     (sched(7)): beside two nodes in sessions of their own, a nice worker of a third took as much as each. So
     the worker has a session of its own, which is as nice as the worker. SCHED_BATCH: when it wakes up, it
-    does not take the processor from what runs. Long slices: what wakes up takes it from the worker at once.
+    does not take the processor from what runs.
     """
     own = os.nice(niceness)
     with contextlib.suppress(OSError):  # the first process of a session, of a test
@@ -109,7 +100,6 @@ def _stand_back(niceness: int) -> None:
     if hasattr(os, "SCHED_BATCH"):
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        _ask_for_long_slices(own)
     for _ in range(AUTOGROUP_TRIES):
         try:
             with open("/proc/self/autogroup", "w") as file:
@@ -120,22 +110,6 @@ def _stand_back(niceness: int) -> None:
             return  # no autogroups here
         else:
             return
-
-
-def _ask_for_long_slices(niceness: int) -> None:
-    """Ask Linux (6.12 and later) to run each thread that wakes up, and asks for less, before this process.
-
-    A process keeps the processor for its slice, milliseconds by default, however nice it is. A produce
-    request wakes a thread ten times on its way, and would wait each time. The share of the processor stays
-    what the niceness gives. Linux' Documentation/scheduler/sched-eevdf.rst; earlier kernels ignore the slice.
-    """
-    number = SCHED_SETATTR.get(platform.machine())
-    if number is not None:
-        size = SCHED_ATTR.size
-        asked = SCHED_ATTR.pack(size, os.SCHED_BATCH, 0, niceness, 0, SLICE_NANOSECONDS, 0, 0)
-        ctypes.CDLL(None).syscall(
-            ctypes.c_long(number), 0, asked, 0
-        )  # no is an answer, too: then it is only nice
 
 
 def _go_first() -> None:
