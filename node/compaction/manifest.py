@@ -31,6 +31,10 @@ class LogIdentity(NamedTuple):
     topic_id: bytes
     partition: int
 
+    def __str__(self) -> str:
+        topic = f"the topic with id {self.topic_id.hex()} in cluster {self.cluster}"
+        return f"partition {self.partition} of {topic}"
+
 
 class Segment(NamedTuple):
     """A file of the log, and the offsets it stands for, `[base_offset, end_offset)`."""

@@ -14,7 +14,13 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from strandline.node.compaction.compactor import JobFailed, Published, PublishJob, Why
-from strandline.node.compaction.segment_files import LocalLogDamaged, OpenSegment, file_name, open_segment
+from strandline.node.compaction.segment_files import (
+    LocalLogDamaged,
+    OpenSegment,
+    disk_reason,
+    file_name,
+    open_segment,
+)
 from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, RangeNotFound, StoreError
 from strandline.node.raft.disk import Disk
 from strandline.snapshot.level_one_format import Block, body_bytes, parse_footer
@@ -84,7 +90,7 @@ async def publish(
     except (LocalLogDamaged, BadObject) as error:
         return JobFailed(Why.DAMAGED, str(error))
     except OSError as error:
-        return JobFailed(Why.DISK, str(error))
+        return JobFailed(Why.DISK, disk_reason(error, job.place.folder))
     finally:
         for one in opened:
             one.release()

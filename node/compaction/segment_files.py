@@ -38,6 +38,8 @@ RESERVE_PART: Final = 20
 MOST_RESERVE: Final = 1 << 30
 """Bytes: the write-ahead log's 16 files of 64 MiB."""
 
+_BRING_BACK: Final = "see whether the disk of node.data is mounted; the node goes on by itself"
+
 
 class LocalLogDamaged(Exception):
     """The log is missing or not what was written: it has to be reset. Says what is wrong."""
@@ -46,7 +48,8 @@ class LocalLogDamaged(Exception):
 def disk_reason(error: OSError, folder: str) -> str:
     """One line: the error of the disk under a log's folder, and its cure if one is known."""
     what = describe(error) if error.filename else f"{describe(error)} ({folder})"
-    return f"{what}: {known}" if (known := cure(error)) else what
+    known = _BRING_BACK if error.errno == errno.ENOENT else cure(error)
+    return f"{what}: {known}" if known else what
 
 
 def segment_unique(number: int) -> bytes:

@@ -397,7 +397,7 @@ def test_another_ones_log_is_not_opened() -> None:
         WHOSE._replace(partition=4),
         WHOSE._replace(topic_id=bytes(16)),
     ):
-        with pytest.raises(LocalLogDamaged, match="it is that of"):
+        with pytest.raises(LocalLogDamaged, match="it is that of partition 3 of the topic with id"):
             open_log(disk, FOLDER, other)
 
 
@@ -465,6 +465,7 @@ def test_a_log_that_grows_leaves_a_part_of_the_disk(total: int, kept: int, tmp_p
     with pytest.raises(OSError, match=f"but for {kept >> 20} MiB") as caught:
         keep_reserve(Filling(total, kept + 99), str(tmp_path), 100)
     assert disk_reason(caught.value, "").endswith("make room there; the node goes on by itself")
+    assert "node.data is mounted" in disk_reason(FileNotFoundError(errno.ENOENT, "not there"), "/data")
     keep_reserve(SimDisk(random.Random(1)), "/nowhere", 1 << 50)
     with pytest.raises(LocalLogDamaged, match="is not there any more"):
         keep_reserve(RealDisk(), str(tmp_path / "gone"), 100)

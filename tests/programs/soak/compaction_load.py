@@ -264,14 +264,16 @@ class TransactionWriter(TableWriter):
 
 
 def _told(message: Message) -> tuple[bytes, bytes | None, Place]:
-    """Key, value and place of an acknowledged record."""
+    """Key, value and place of an acknowledged record.
+
+    A record that was sent twice may be acknowledged without its offset: then that is -1.
+    """
     key, value = message.key(), message.value()
     partition, offset = message.partition(), message.offset()
     assert isinstance(key, bytes)
     assert value is None or isinstance(value, bytes)
     assert partition is not None
-    assert offset is not None
-    return key, value, Place(partition, offset)
+    return key, value, Place(partition, -1 if offset is None else offset)
 
 
 def _send(producer: Producer, records: Mapping[bytes, bytes | None], told: Delivered) -> None:

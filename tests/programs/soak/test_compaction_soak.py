@@ -109,7 +109,7 @@ def test_aborted_records_and_ripe_tombstones_that_are_left_are_found() -> None:
 class Told:
     """A record as a producer's callback gets it."""
 
-    def __init__(self, key: bytes, value: bytes | None, offset: int) -> None:
+    def __init__(self, key: bytes, value: bytes | None, offset: int | None) -> None:
         self._fields = key, value, offset
 
     def key(self) -> bytes:
@@ -118,7 +118,7 @@ class Told:
     def value(self) -> bytes | None:
         return self._fields[1]
 
-    def offset(self) -> int:
+    def offset(self) -> int | None:
         return self._fields[2]
 
     def partition(self) -> int:
@@ -127,7 +127,8 @@ class Told:
 
 def test_a_writer_knows_where_its_tombstones_lie() -> None:
     writer = PlainWriter("127.0.0.1:1", "w", [0], 1.0, 1)
-    for key, value, offset in [(b"a", None, 3), (b"b", None, 4), (b"b", b"1", 5), (b"c", None, -1)]:
+    told = [(b"a", None, 3), (b"b", None, 4), (b"b", b"1", 5), (b"c", None, None)]  # the last one came twice
+    for key, value, offset in told:
         writer._delivered(None, Told(key, value, offset))  # type: ignore[arg-type]
     assert writer.graves == {b"a": Place(0, 3)}
     assert writer.tombstones == 3
