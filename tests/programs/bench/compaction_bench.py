@@ -84,6 +84,8 @@ def rows() -> list[Row]:
         Row(PRODUCE, "p99, no cleaning", "still", "s"),
         Row(PRODUCE, "p99, while cleaning goes on", "busy", "s"),
         Row(PRODUCE, "p99 with, times p99 without", "worse", ""),
+        Row(PRODUCE, "p99.9, no cleaning", "still999", "s"),
+        Row(PRODUCE, "p99.9, while cleaning goes on", "busy999", "s"),
     ]
 
 

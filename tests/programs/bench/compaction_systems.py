@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -132,10 +133,10 @@ class StrandlineCleaner(gc_cluster.Nodes):
 
     def cleaners(self) -> Cleaners:
         workers = [
-            child.pid
+            child
             for pid in self.pids
-            for child in psutil.Process(pid).children()
-            if _WORKER in child.cmdline()
+            for child in children(pid)
+            if _WORKER in psutil.Process(child).cmdline()
         ]
         return Cleaners(sum(map(process_seconds, workers)), max(map(most_memory, workers), default=0.0))
 
@@ -160,6 +161,15 @@ def thread_seconds(pid: int) -> float:
 def process_seconds(pid: int) -> float:
     """Processor seconds of all threads that a process has."""
     return sum(seconds for _, seconds in _threads(pid))
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started. psutil looks through all of the machine's, which takes 2 ms."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found += map(int, (task / "children").read_text().split())
+    return found
 
 
 def most_memory(pid: int) -> float:

@@ -12,19 +12,21 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.programs.bench import compaction_bench, compaction_topics
+from tests.programs.bench import compaction_bench, compaction_parts, compaction_topics, kafka_measure
 from tests.programs.bench.compaction_bench import PARTS, measure, rows, works
 from tests.programs.bench.compaction_parts import Watch, memory
 from tests.programs.bench.compaction_systems import (
     Cleaned,
     Cleaners,
     Round,
+    children,
     most_memory,
     process_seconds,
     rounds_of,
     thread_seconds,
 )
-from tests.programs.bench.compaction_topics import SCALES, SHAPES, rested
+from tests.programs.bench.compaction_topics import CLEANING, SCALES, SHAPES, WAITING, rested
+from tests.programs.bench.kafka_measure import Acknowledgements
 from tests.programs.bench.measures import Result
 
 LOG = """[kafka-log-cleaner-thread-0] INFO org.apache.kafka.storage.internals.log.LogCleaner - :
@@ -98,6 +100,38 @@ def test_a_watch_knows_while_what_moments_cleaning_went_on() -> None:
     assert not watch.spans(before)
     assert not watch.spans(time.perf_counter())
     assert watch.cpu == pytest.approx(0.201)
+
+
+def test_processes_that_a_process_has_started() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert child.pid in children(os.getpid())
+        child.kill()
+    assert child.pid not in children(os.getpid())
+
+
+def test_the_first_pass_beside_cleaning_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter([9.0, 9.0, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2])
+    configured: list[object] = []
+
+    def paced(cluster: FakeCluster, _: object) -> tuple[Acknowledgements, float]:
+        # What cleaners do before and behind it is not beside it.
+        while len(cluster.done) > 1 and configured[-1:] == [CLEANING]:
+            time.sleep(0.01)
+        told, each = Acknowledgements(), next(took)
+        told.latencies, told.times = [each] * 100, [time.perf_counter() - 0.2 + each] * 100
+        cluster.done = [Cleaned(0, 0, 0, float(number)) for number in range(10)]
+        return told, 0.0
+
+    for name in ("write", "rested", "delete"):
+        monkeypatch.setattr(compaction_parts, name, lambda *_: None)
+    monkeypatch.setattr(compaction_parts, "topic_of", lambda *_: "table")
+    monkeypatch.setattr(compaction_parts, "configure", lambda *told: configured.append(told[-1]))
+    monkeypatch.setattr(kafka_measure, "paced", paced)
+    result = compaction_parts.produce(FakeCluster(), SCALES["tiny"])
+    assert not result.problems
+    assert (result.figures["still"], result.figures["busy"]) == (0.1, 0.2)
+    assert result.figures["worse"] == pytest.approx(2.0)
+    assert configured == [CLEANING, WAITING] * 4
 
 
 def test_all_kinds_of_records_are_cleaned() -> None:
