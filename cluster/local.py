@@ -297,7 +297,7 @@ def _check_same(found: Description, nodes: int | None, storage: str | None) -> N
     if differs is not None:
         raise CommandFailed(
             f"the cluster in {found.folder} has {differs}",
-            "leave the option away, or make another cluster in another folder with --cluster",
+            "leave the option out, or make another cluster in another folder with --cluster",
             MISUSED,
         )
 

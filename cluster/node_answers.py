@@ -59,7 +59,7 @@ def _ask(address: str, path: str, told: AbstractSet[str], topic: str | None) -> 
     except Unreachable as error:
         found.problem = str(error)
     except (LookupError, TypeError, AttributeError):
-        found.problem = "that is not a node's HTTP port, or one of another release"
+        found.problem = "it is not a node's HTTP port, or the node is of another release"
     return found
 
 

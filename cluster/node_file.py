@@ -84,7 +84,7 @@ class NodeFile:
             key = setting.partition("=")[0].strip()
             section, _, name = key.partition(".")
             if name in _DECIDED.get(section, ()):
-                cure = "use --storage" if key == "storage.url" else "leave it away"
+                cure = "use --storage" if key == "storage.url" else "leave it out"
                 raise CommandFailed(
                     f"--set {setting}: {key} is decided by `cluster up`, for each node", cure, MISUSED
                 )

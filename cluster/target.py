@@ -55,7 +55,7 @@ def target(*, bootstrap: str | None = None, admin: str | None = None, folder: Pa
     """Find the cluster that the options of a command name."""
     if folder is not None and (bootstrap is not None or admin is not None):
         raise CommandFailed(
-            "--cluster already says where the cluster is", "leave one of the options away", MISUSED
+            "--cluster already says where the cluster is", "leave one of the options out", MISUSED
         )
     if bootstrap is None and folder is None:
         bootstrap = CURRENT.get().get(BOOTSTRAP)

@@ -20,7 +20,7 @@ Doing = Literal[
     "alter-configs", "idempotent-write",
 ]  # fmt: skip
 Principal = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Like User:alice, or User:* for all.")]
-Operation = Annotated[Doing, typer.Argument(metavar="OPERATION", help="What it is about, like read or all.")]
+Operation = Annotated[Doing, typer.Argument(metavar="OPERATION", help="An operation, like read or all.")]
 Resource = Annotated[
     str,
     typer.Argument(
@@ -28,8 +28,8 @@ Resource = Annotated[
         help="topic:NAME, group:NAME, transactional-id:NAME (* for all names) or cluster.",
     ),
 ]
-Prefix = Annotated[bool, typer.Option("--prefix", help="NAME is the beginning of names.")]
-Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow; this outweighs all that allow.")]
+Prefix = Annotated[bool, typer.Option("--prefix", help="NAME stands for all names that begin with it.")]
+Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow. It outweighs all that allow.")]
 Host = Annotated[str, typer.Option(metavar="ADDRESS", help="Only clients that come from this IP address.")]
 _CLUSTER: Final = "kafka-cluster"
 _TYPES: Final = {"topic": "TOPIC", "group": "GROUP", "transactional-id": "TRANSACTIONAL_ID"}
@@ -88,7 +88,7 @@ def list_acls(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Jso
         for row in rows
     ]
     # librdkafka gives an empty list for a refusal too.
-    empty = "no entries, or none that this user is shown (see authorization.enabled, and describe on cluster)"
+    empty = "no entries, or authorization.enabled is not set, or this user may not describe the cluster"
     show(as_json, {"acls": rows}, table(columns, lines) if rows else empty)
 
 

@@ -64,7 +64,7 @@ def up(
       strandline cluster up --storage s3://bucket/prefix --set storage.options.region=eu-west-1
     """
     if settings and no_settings:
-        raise CommandFailed("--set and --no-settings exclude each other", "leave one of them away", MISUSED)
+        raise CommandFailed("--set and --no-settings exclude each other", "leave one of them out", MISUSED)
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
         started = local.up(

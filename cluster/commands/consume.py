@@ -150,7 +150,7 @@ def _check_group(group: str, partitions: list[int] | None, begin: str | None) ->
     if partitions:
         raise CommandFailed(
             "--group and --partition exclude each other: a group assigns the partitions itself",
-            "leave one of them away",
+            "leave one of them out",
             MISUSED,
         )
     if begin not in (None, "beginning", "end"):

@@ -52,7 +52,7 @@ def reader(
     if form not in FORMATS:
         raise CommandFailed(f"there is no format {form}", f"use {' or '.join(FORMATS)}", MISUSED)
     if separator == "":
-        raise CommandFailed("an empty --key-separator separates nothing", "leave it away", MISUSED)
+        raise CommandFailed("an empty --key-separator separates nothing", "leave it out", MISUSED)
     given = {
         "--key": key is not None,
         "--key-separator": separator is not None,
@@ -63,7 +63,7 @@ def reader(
     said = [option for option, there in given.items() if there and not (option == "--key" and tombstone)]
     if len(said) > 1:
         raise CommandFailed(
-            f"{' and '.join(said)} exclude each other", "leave all but one of them away", MISUSED
+            f"{' and '.join(said)} exclude each other", "leave all but one of them out", MISUSED
         )
     all_have = tuple(_header(text) for text in headers)
     if form == "json":
@@ -108,7 +108,7 @@ def _split(source: BinaryIO) -> Iterator[bytes]:
 def _of_pair(line: bytes, separator: bytes, headers: tuple[Header, ...]) -> Record:
     key, found, value = line.partition(separator)
     if not found:
-        raise BadLine("has no key separator", "correct the line, or leave --key-separator away")
+        raise BadLine("has no key separator", "correct the line, or leave --key-separator out")
     return Record(key, value, headers)
 
 
@@ -117,9 +117,9 @@ def _of_json(line: bytes, headers: tuple[Header, ...]) -> Record:
     try:
         plain = json.loads(line)
     except (ValueError, RecursionError):
-        raise BadLine("is no JSON", cure) from None
+        raise BadLine("is not JSON", cure) from None
     if not isinstance(plain, dict):
-        raise BadLine("is no JSON object", cure)
+        raise BadLine("is not a JSON object", cure)
     unknown = plain.keys() - _TAKEN - _LEFT_OUT
     if unknown:
         raise BadLine(
@@ -149,7 +149,7 @@ def _field(plain: dict[str, Any], name: str) -> bytes | None:
     coded = plain.get(f"{name}_base64")
     if coded is not None:
         if plain.get(name) is not None:
-            raise BadLine(f"has {name} and {name}_base64", "leave one of them away")
+            raise BadLine(f"has {name} and {name}_base64", "leave one of them out")
         try:
             return base64.b64decode(coded, validate=True)
         except (binascii.Error, TypeError, ValueError):

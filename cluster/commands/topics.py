@@ -162,7 +162,7 @@ def alter(
     configs = _configs(config)
     both = configs.keys() & set(unset or ())
     if both:
-        raise CommandFailed(f"{min(both)} is both set and unset", "leave one of the options away", MISUSED)
+        raise CommandFailed(f"{min(both)} is both set and unset", "leave one of the options out", MISUSED)
     if not configs and not unset and partitions is None:
         raise CommandFailed("there is nothing to change", "give --config, --unset or --partitions", MISUSED)
     topics = _topics(bootstrap, cluster)

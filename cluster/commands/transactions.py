@@ -199,7 +199,7 @@ def _pages(client: AdminClient, filters: str) -> Iterator[dict[str, Any]]:
         if answer.status != 200:
             raise Unreachable(answer.reasons)
         if not isinstance(answer.body, dict) or not answer.body.keys() >= _KEYS:
-            raise Unreachable("that is not a node's HTTP port, or one of another release")
+            raise Unreachable("it is not a node's HTTP port, or the node is of another release")
         yield answer.body
         if answer.body["next"] is None:
             return

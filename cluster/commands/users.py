@@ -95,7 +95,7 @@ def remove(name: Name, bootstrap: Bootstrap = None, cluster: Cluster = None, as_
     for mechanism in mechanisms:
         deletion = UserScramCredentialDeletion(name, _numbered(mechanism))
         _alter(admin, f"user {name} cannot be removed", name, lambda deletion=deletion: deletion)
-    show(as_json, {"user": name, "mechanisms": mechanisms}, f"{name} may log in no more")
+    show(as_json, {"user": name, "mechanisms": mechanisms}, f"{name} may no longer log in")
 
 
 def _admin(bootstrap: str | None, cluster: Any) -> TopicAdmin:
@@ -140,7 +140,7 @@ def _password(name: str) -> str:
     if not 1 <= len(password) <= MAX_PASSWORD:
         raise CommandFailed(
             f"the password has {len(password)} characters",
-            f"write 1 to {MAX_PASSWORD} on the first line of standard input",
+            f"write 1 to {MAX_PASSWORD} characters as the first line of standard input",
             MISUSED,
         )
     return password

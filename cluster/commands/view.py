@@ -28,7 +28,10 @@ app.command()(plan)
 
 @app.command()
 def apply(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A program: CREATE TABLE and CREATE VIEW.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A program: a file of CREATE TABLE and CREATE VIEW statements."),
+    ],
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The program's name. Default: the file's, without suffix."),
@@ -72,7 +75,7 @@ def apply(
     answer = first_answer(where.admin, "POST", "/api/views", body, timeout=40.0)
     if wait:
         _wait(where.admin, name, answer["attempt"], wait)
-    done = "live" if wait else f"begun as attempt {answer['attempt']}: strandline view status {name}"
+    done = "live" if wait else f"begun as attempt {answer['attempt']}: see `strandline view status {name}`"
     show(as_json, answer, f"program {name}: {done}")
 
 
@@ -227,7 +230,7 @@ def _wait(addresses: tuple[str, ...], name: str, attempt: int, seconds: float) -
                 f"program {name}: {program['ended']}", "mend that, then apply it again", FAILED
             )
         if time.monotonic() > end:
-            cure = f"it goes on: strandline view status {name}"
+            cure = f"the attempt goes on: see `strandline view status {name}`"
             raise CommandFailed(f"program {name} is not live after {seconds:g} s", cure, FAILED)
         time.sleep(WAIT_SECONDS)
 

@@ -20,9 +20,12 @@ _SHOWN_DIGITS: Final = 12
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A program: CREATE TABLE and CREATE VIEW.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A program: a file of CREATE TABLE and CREATE VIEW statements."),
+    ],
     against: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The program that it shall take the place of.")
+        Path | None, typer.Option(metavar="FILE", help="The program that it would replace.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -72,7 +75,7 @@ def read_program(file: Path, as_json: bool) -> tuple[str, Program]:
     try:
         return content.decode(), program_of(content.decode())
     except UnicodeDecodeError as error:
-        raise CommandFailed(f"{file} is no text: byte {error.start}", "write it in UTF-8", MISUSED) from None
+        raise CommandFailed(f"{file} is not text: byte {error.start}", "write it in UTF-8", MISUSED) from None
     except Refused as refused:
         if as_json:
             show(True, {"file": str(file), "refused": refused.as_dict()}, "")

@@ -118,7 +118,7 @@ class NodeLink:
             while len(head := source.read(LENGTH.size)) == LENGTH.size:
                 self._take(message_of(source.read(length_of(head))))
         except (BadFrame, ValueError, TypeError, LookupError) as error:
-            print(f"the node sent what makes no sense: {error}", file=sys.stderr, flush=True)
+            print(f"the node sent a message that cannot be read: {error}", file=sys.stderr, flush=True)
             os._exit(3)
         os._exit(0)
 

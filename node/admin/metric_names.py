@@ -97,20 +97,27 @@ LEVEL_ZERO: Final = (
     Metric("strandline_batcher_staged_bytes", _G, "bytes", "Batches staged or being uploaded, in bytes."),
     Metric("strandline_batcher_staged_batches", _G, "batches", "Batches staged or being uploaded."),
     Metric("strandline_batcher_uploads", _G, "uploads", "Uploads under way."),
-    Metric("strandline_batcher_window", _G, "uploads", "Uploads that may be under way at present."),
-    Metric("strandline_batcher_window_limit", _G, "uploads", "Most that the window opens to."),
-    Metric("strandline_batcher_window_opened_total", _C, "times", "Times that the window opened by one."),
+    Metric("strandline_batcher_window", _G, "uploads", "Uploads that the window allows at a time now."),
+    Metric(
+        "strandline_batcher_window_limit", _G, "uploads", "Most uploads that the window can allow at a time."
+    ),
+    Metric(
+        "strandline_batcher_window_opened_total",
+        _C,
+        "times",
+        "Times that the window of uploads opened by one.",
+    ),
     Metric(
         "strandline_batcher_window_closed_total",
         _C,
         "times",
-        "Times that the window closed, by reason: failures, or slow answers.",
+        "Times that the window of uploads closed, by reason: failures, or slow answers.",
         ("reason",),
     ),
     Metric(
         "strandline_inline_batches_total", _C, "batches", "Produced batches that went into the log itself."
     ),
-    Metric("strandline_inline_bytes_total", _C, "bytes", "Their bytes."),
+    Metric("strandline_inline_bytes_total", _C, "bytes", "Bytes of batches that went into the log itself."),
     Metric(
         "strandline_inline_refused_batches_total",
         _C,
@@ -130,8 +137,18 @@ LEVEL_ZERO: Final = (
         "batches",
         "Batches in the log, markers included, that were stored in objects.",
     ),
-    Metric("strandline_inline_stored_bytes_total", _C, "bytes", "Their bytes."),
-    Metric("strandline_inline_failed_stores_total", _C, "attempts", "Attempts to store them that failed."),
+    Metric(
+        "strandline_inline_stored_bytes_total",
+        _C,
+        "bytes",
+        "Bytes of batches in the log that were stored in objects.",
+    ),
+    Metric(
+        "strandline_inline_failed_stores_total",
+        _C,
+        "attempts",
+        "Failed attempts to store batches of the log in objects.",
+    ),
     Metric(
         "strandline_inline_snapshots_total",
         _C,
@@ -144,7 +161,7 @@ LEVEL_ZERO: Final = (
         "bytes",
         "Bytes in the logs alone, of the partitions led here.",
     ),
-    Metric("strandline_inline_kept_limit_bytes", _G, "bytes", "Maximum of these bytes."),
+    Metric("strandline_inline_kept_limit_bytes", _G, "bytes", "Maximum of the bytes in the logs alone."),
     Metric("strandline_reader_gets_total", _C, "gets", "Ranges fetched from the store."),
     Metric("strandline_reader_failed_gets_total", _C, "gets", "Gets that failed."),
     Metric("strandline_reader_read_bytes_total", _C, "bytes", "Bytes of the ranges fetched."),
@@ -165,21 +182,21 @@ LEVEL_ZERO: Final = (
         "strandline_store_hedges_total",
         _C,
         "requests",
-        "Requests that were sent twice, as their answer took longer than nearly all others did.",
+        "Requests sent twice, because an answer took longer than nearly all others did.",
         ("operation",),
     ),
     Metric(
         "strandline_store_hedges_won_total",
         _C,
         "requests",
-        "Those whose second request was answered first.",
+        "Requests sent twice whose second was answered first.",
         ("operation",),
     ),
     Metric(
         "strandline_store_hedges_refused_total",
         _C,
         "requests",
-        "Requests not sent twice, because of their budget or of failures.",
+        "Slow requests that were not sent twice, because of the budget for it or of failures.",
     ),
     Metric("strandline_store_retries_total", _C, "retries", "Store calls that were retried."),
     Metric(
@@ -230,7 +247,9 @@ RAFT: Final = (
         "Quiesced groups: idle, and kept alive by the shared heartbeat.",
     ),
     Metric("strandline_raft_pending_commands", _G, "commands", "Commands proposed here and not committed."),
-    Metric("strandline_raft_pending_bytes", _G, "bytes", "Their bytes."),
+    Metric(
+        "strandline_raft_pending_bytes", _G, "bytes", "Bytes of commands proposed here and not committed."
+    ),
     Metric("strandline_raft_unapplied_entries", _G, "entries", "Entries committed and not applied."),
     Metric("strandline_wal_records_total", _C, "records", "Records ever appended to the write-ahead log."),
     Metric("strandline_wal_unsynced_records", _G, "records", "Records that are not durable yet."),
@@ -340,8 +359,16 @@ PARTITION: Final = (
         _PARTITION,
     ),
     Metric("strandline_partition_extents", _G, "extents", "Batches in level zero.", _PARTITION),
-    Metric("strandline_partition_level_zero_bytes", _G, "bytes", "Their bytes.", _PARTITION),
-    Metric("strandline_partition_inline_bytes", _G, "bytes", "Those in the nodes' logs alone.", _PARTITION),
+    Metric(
+        "strandline_partition_level_zero_bytes", _G, "bytes", "Bytes of batches in level zero.", _PARTITION
+    ),
+    Metric(
+        "strandline_partition_inline_bytes",
+        _G,
+        "bytes",
+        "Bytes of batches in the nodes' logs alone.",
+        _PARTITION,
+    ),
     Metric(
         "strandline_partition_inline_seconds",
         _G,
@@ -350,7 +377,7 @@ PARTITION: Final = (
         _PARTITION,
     ),
     Metric("strandline_partition_level_one_objects", _G, "objects", "Objects in level one.", _PARTITION),
-    Metric("strandline_partition_level_one_bytes", _G, "bytes", "Bytes of these objects.", _PARTITION),
+    Metric("strandline_partition_level_one_bytes", _G, "bytes", "Bytes of objects in level one.", _PARTITION),
     Metric("strandline_partition_producers", _G, "producers", "Idempotent producers remembered.", _PARTITION),
     Metric(
         "strandline_partition_aborted_transactions",
@@ -408,7 +435,13 @@ LEVEL_ONE: Final = (
         "Objects registered by partitions: reconciled from level zero, or merged from others.",
         ("from",),
     ),
-    Metric("strandline_level_one_written_bytes_total", _C, "bytes", "Bytes of these objects.", ("from",)),
+    Metric(
+        "strandline_level_one_written_bytes_total",
+        _C,
+        "bytes",
+        "Bytes of objects registered by partitions.",
+        ("from",),
+    ),
     Metric("strandline_level_one_merged_objects_total", _C, "objects", "Objects replaced by merged ones."),
     Metric("strandline_level_one_failed_builds_total", _C, "objects", "Objects that could not be built."),
     Metric(
@@ -458,7 +491,7 @@ LEVEL_ONE: Final = (
     ),
     Metric("strandline_level_one_reader_get_seconds", _H, "seconds", "Duration of a get, retries included."),
     Metric("strandline_retention_moves_total", _C, "moves", "Start offsets moved by retention."),
-    Metric("strandline_retention_records_total", _C, "offsets", "Offsets deleted by these moves."),
+    Metric("strandline_retention_records_total", _C, "offsets", "Offsets deleted by retention."),
 )
 
 COMPACTION: Final = (
@@ -492,7 +525,9 @@ COMPACTION: Final = (
         ("outcome",),
     ),
     Metric("strandline_compaction_local_reads_total", _C, "reads", "Reads that went to a local log."),
-    Metric("strandline_compaction_local_read_bytes_total", _C, "bytes", "Bytes that these reads gave."),
+    Metric(
+        "strandline_compaction_local_read_bytes_total", _C, "bytes", "Bytes that reads of local logs gave."
+    ),
     Metric(
         "strandline_compaction_bad_reads_total", _C, "reads", "Reads that met a damaged file of a local log."
     ),
@@ -547,7 +582,10 @@ COLLECTION: Final = (
     ),
     Metric("strandline_collector_lag_epochs", _G, "epochs", "Closed epochs above the bound."),
     Metric(
-        "strandline_collector_lag_seconds", _G, "seconds", "Time since the oldest of these epochs was closed."
+        "strandline_collector_lag_seconds",
+        _G,
+        "seconds",
+        "Time since the oldest closed epoch above the bound was closed.",
     ),
     Metric("strandline_collector_paused", _G, "0 or 1", "Whether collection is paused in the cluster."),
     Metric("strandline_collector_broken", _G, "0 or 1", "Whether the collector stopped and needs a reset."),
@@ -586,17 +624,27 @@ REMOVAL: Final = (
         "strandline_removal_clean_end",
         _G,
         "offset",
-        "The local log of the replica here is clean below it.",
+        "Offset below which the local log of the replica here is clean.",
         _PARTITION,
     ),
-    Metric("strandline_removal_log_end", _G, "offset", "End of that log.", _PARTITION),
-    Metric("strandline_removal_log_bytes", _G, "bytes", "Bytes of that log.", _PARTITION),
-    Metric("strandline_removal_mtro", _G, "offset", "All copies are clean below it.", _PARTITION),
-    Metric("strandline_removal_mxro", _G, "offset", "All copies are settled below it.", _PARTITION),
+    Metric("strandline_removal_log_end", _G, "offset", "End of the replica's local log.", _PARTITION),
+    Metric("strandline_removal_log_bytes", _G, "bytes", "Bytes of the replica's local log.", _PARTITION),
+    Metric("strandline_removal_mtro", _G, "offset", "Offset below which all copies are clean.", _PARTITION),
+    Metric("strandline_removal_mxro", _G, "offset", "Offset below which all copies are settled.", _PARTITION),
     Metric(
-        "strandline_removal_ripe_tombstones", _G, "offset", "Tombstones below it may be removed.", _PARTITION
+        "strandline_removal_ripe_tombstones",
+        _G,
+        "offset",
+        "Offset below which tombstones may be removed.",
+        _PARTITION,
     ),
-    Metric("strandline_removal_ripe_markers", _G, "offset", "Markers below it may be removed.", _PARTITION),
+    Metric(
+        "strandline_removal_ripe_markers",
+        _G,
+        "offset",
+        "Offset below which markers may be removed.",
+        _PARTITION,
+    ),
     Metric(
         "strandline_removal_held_seconds",
         _G,
@@ -604,7 +652,9 @@ REMOVAL: Final = (
         "For how long the same copies are behind the others, at the leader; 0: none is.",
         (*_PARTITION, "records"),
     ),
-    Metric("strandline_removal_holds", _G, "readers", "Readers that hold records of it.", _PARTITION),
+    Metric(
+        "strandline_removal_holds", _G, "readers", "Readers that hold records of the partition.", _PARTITION
+    ),
 )
 
 CHECKPOINTS: Final = (
@@ -618,7 +668,12 @@ CHECKPOINTS: Final = (
     Metric("strandline_checkpoint_published_bytes_total", _C, "bytes", "Documents published, in bytes."),
     Metric("strandline_checkpoint_failed_puts_total", _C, "puts", "Failed attempts; each is retried."),
     Metric("strandline_checkpoint_waiting", _G, "documents", "States waiting for or in upload."),
-    Metric("strandline_checkpoint_waiting_bytes", _G, "bytes", "Bytes of these states and their logs."),
+    Metric(
+        "strandline_checkpoint_waiting_bytes",
+        _G,
+        "bytes",
+        "Bytes of states waiting for or in upload, and of their logs.",
+    ),
 )
 
 METRICS: Final = (

@@ -173,7 +173,7 @@ OPENAPI: Final[dict[str, Any]] = {
         ),
         "/api/compaction/holds/release": _post("End a reader's holds of a topic", RELEASE_REQUEST, HOLDS),
         "/api/views": {
-            **_get("Programs of views, and what runs of them here", PROGRAMS),
+            **_get("Programs of views, and the versions that this node runs", PROGRAMS),
             **_post("Begin to fill a program's next version", APPLY_REQUEST, APPLIED),
         },
         "/api/views/cancel": _post("End the filling of a version", PROGRAM_REQUEST, PROGRAM_ENDED),

@@ -10,7 +10,7 @@ from strandline.node.admin.schemas import INTEGER, TEXT, Schema, maybe, maybe_re
 def _version(what: str) -> Schema:
     return maybe_record(
         what,
-        number=value("integer", "Of the version, from 1."),
+        number=value("integer", "The version's number, from 1."),
         attempt=value("integer", "Log index of the entry that began it."),
         text=value("string", "The program."),
         views=rows(record(view=TEXT, topic=TEXT, sink=value("string", "Digest of its sink."))),

@@ -37,7 +37,9 @@ class Departures(PeriodicPart):
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(LOOK_SECONDS, "replicas that moved away will be given up later", loop=loop)
+        super().__init__(
+            LOOK_SECONDS, "giving up replicas that moved away failed and will be retried", loop=loop
+        )
         self._host = host
         self._controller = controller
         self._leave = leave
@@ -62,7 +64,9 @@ class Departures(PeriodicPart):
         for group_id, mark in list(before.items())[:AT_ONCE]:
             group = self._host.groups.get(group_id)
             if group is not None and machine.moved_away(node, group_id) and _mark(group) == mark:
-                log.info("group %d moved to other nodes, its replica here goes", group_id)
+                log.info(
+                    "the replica of group %d is given up here: its partition moved to other nodes", group_id
+                )
                 self._leave(group_id)
 
 

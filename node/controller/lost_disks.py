@@ -39,7 +39,7 @@ class LostDisks(PeriodicPart):
         enabled: bool,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        super().__init__(LOOK_SECONDS, "lost disks will be looked for again", loop=loop)
+        super().__init__(LOOK_SECONDS, "the search for lost disks failed and will be retried", loop=loop)
         self._host = host
         self._controller = controller
         self._keeper = keeper

@@ -36,7 +36,7 @@ class Replacements(PeriodicPart):
     def __init__(
         self, host: RaftHost, controller: ControllerClient, *, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(LOOK_SECONDS, "the replacement of a data folder will be retried", loop=loop)
+        super().__init__(LOOK_SECONDS, "replacing a data folder failed and will be retried", loop=loop)
         self._host = host
         self._controller = controller
         self._phase: tuple[int, int, bool] | None = None

@@ -48,7 +48,7 @@ class ReplicaMoves(PeriodicPart):
     def __init__(
         self, host: RaftHost, controller: ControllerClient, *, loop: asyncio.AbstractEventLoop
     ) -> None:
-        super().__init__(LOOK_SECONDS, "moves of partitions will be retried", loop=loop)
+        super().__init__(LOOK_SECONDS, "moving partitions failed and will be retried", loop=loop)
         self._host = host
         self._controller = controller
         self._changes: dict[int, _Change] = {}

@@ -105,7 +105,7 @@ class RecordReader:
         else:
             values = [_json(text)]
         if not isinstance(values, list) or len(values) != len(kinds):
-            raise ValueError(f"its key has not the {len(kinds)} columns of the primary key")
+            raise ValueError(f"its key does not have the {len(kinds)} columns of the primary key")
         if any(value is None for value in values):
             raise ValueError("its key has a null")
         return [_READERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
@@ -114,7 +114,7 @@ class RecordReader:
 def _object(value: bytes) -> dict[str, Any]:
     found = _json(value.decode())
     if not isinstance(found, dict):
-        raise ValueError("its value is no JSON object")
+        raise ValueError("its value is not a JSON object")
     return found
 
 
@@ -122,11 +122,11 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _meta(name: str, record: Record) -> Any:
@@ -142,7 +142,7 @@ def _whole(bits: int) -> Callable[[Any], int]:
 
     def read(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{_shown(value)} is no whole number of {bits} bits")
+            raise ValueError(f"{_shown(value)} is not a whole number of {bits} bits")
         return value
 
     return read
@@ -152,7 +152,7 @@ def _double(value: Any) -> float:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     if type(value) not in (int, float) or not math.isfinite(float(value)):
-        raise ValueError(f"{_shown(value)} is no DOUBLE")
+        raise ValueError(f"{_shown(value)} is not a DOUBLE")
     return float(value)
 
 
@@ -164,7 +164,7 @@ def _boolean(value: Any) -> bool:
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is no text")
+        raise ValueError(f"{_shown(value)} is not text")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -32,6 +32,8 @@ from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
 DOCS = (ROOT / "docs" / "operating.md").read_text()
+REFERS = re.compile(r"^(Their|Those|These|Its|It)\b|\b(these|them|that (log|number))\b|\b(below|of) it\b")
+"""What needs the words of another description."""
 
 
 def test_the_page_of_the_docs_lists_every_metric_as_it_is() -> None:
@@ -42,6 +44,13 @@ def test_the_page_of_the_docs_lists_every_metric_as_it_is() -> None:
     ]
     assert rows == expected
     assert {reason for reason in REASONS if f"`{reason}`" not in DOCS} == set()
+
+
+def test_a_description_is_understood_without_the_others() -> None:
+    """Prometheus and Grafana show one metric at a time."""
+    assert [metric.name for metric in METRICS if REFERS.search(metric.meaning)] == []
+    assert REFERS.search("Their bytes.")
+    assert REFERS.search("Bytes of these objects.")
 
 
 def test_names_follow_the_rules_of_prometheus() -> None:

@@ -231,7 +231,7 @@ def test_mistakes_are_told_in_one_line(run: Run, lines: Callable[[str], str], tm
     assert (keyless.status, keyless.out) == (2, "")
     assert keyless.err == (
         "strandline: line 2 has no key separator; 1 of 1 record acknowledged;"
-        " correct the line, or leave --key-separator away\n"
+        " correct the line, or leave --key-separator out\n"
     )
     assert "cannot be read" in run("produce", "mistakes", "--file", str(tmp_path / "none")).err
     assert run("produce", "mistakes", "--compression", "rar", "--file", lines("a\n")).status == 2

@@ -34,12 +34,12 @@ def test_objects() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[]", "no JSON object"),
-        (b'"x"', "no JSON object"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'"x"', "not a JSON object"),
         (b'{"vlaue": 1}', "a field 'vlaue'"),
         (b'{"value": "a", "value_base64": "YQ=="}', "value and value_base64"),
         (b'{"value_base64": "not!"}', "not base64"),

@@ -80,7 +80,7 @@ def test_a_refused_program_is_one_line_with_place_and_cure(
     done = strandline(capfd, monkeypatch, "view", "plan", "bad.sql")
     assert (done.status, done.out) == (2, "")
     assert done.err == (
-        "strandline: bad.sql: line 7, column 34: UNKNOWN_NAME n: is no column here; correct the name\n"
+        "strandline: bad.sql: line 7, column 34: UNKNOWN_NAME n: is not a column here; correct the name\n"
     )
     done = strandline(capfd, monkeypatch, "view", "plan", "bad.sql", "--json")
     assert done.status == 2
@@ -95,7 +95,7 @@ def test_files_that_are_no_programs_are_refused(
     assert (done.status, "nowhere.sql: No such file" in done.err) == (1, True)
     (programs / "bytes.sql").write_bytes(b"CREATE \xff")
     done = strandline(capfd, monkeypatch, "view", "plan", "bytes.sql")
-    assert (done.status, done.err) == (2, "strandline: bytes.sql is no text: byte 7; write it in UTF-8\n")
+    assert (done.status, done.err) == (2, "strandline: bytes.sql is not text: byte 7; write it in UTF-8\n")
     monkeypatch.setattr(view_plan, "PROGRAM_BYTES", 10)
     done = strandline(capfd, monkeypatch, "view", "plan", "new.sql")
     assert (done.status, "larger than 10 bytes" in done.err) == (2, True)

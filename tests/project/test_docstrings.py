@@ -15,7 +15,8 @@ from tests.project.product import modules
 OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why)\b")
 """A docstring that opens so is a clause and no statement."""
 NAMELESS = re.compile(
-    r"(?<!\{)\b(who|whom|whoever|(any|every|no|some)body|(any|every|some)one|no one|anew|thrice)\b",
+    r"(?<!\{)\b(who|whom|whoever|(any|every|no|some)body|(any|every|some)one|no one|anew|thrice)\b"
+    r"|\bleave (\w+ ){1,5}away\b",
     re.IGNORECASE,
 )
 """The actor has a name, and a word is a plain one: in docstrings, comments, log lines, errors, help, pages.
@@ -85,6 +86,7 @@ def test_documents_name_the_actor() -> None:
 
 def test_a_line_without_an_actor_is_found() -> None:
     assert lines_without_actor("The leader votes.\nNobody votes.\n## Who leads\n") == [2, 3]
+    assert lines_without_actor("Leave one of them away.\nThe node leaves; go away.\n") == [1]
     assert lines_without_actor("`test_anyone_who_asks`, whose log it is\nA log is made anew.\n") == [2]
 
 

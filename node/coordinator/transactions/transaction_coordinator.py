@@ -16,7 +16,7 @@ from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.replica import CoordinatorReplica
 from strandline.node.coordinator.transactions.transaction_upkeep import TransactionUpkeep
 from strandline.node.refusal import Reason, Refusal
-from strandline.statemachine.internal_topics import is_key
+from strandline.statemachine.internal_topics import MAX_KEY_BYTES, is_key
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transaction_commands import (
     NO_EPOCH,
@@ -92,10 +92,12 @@ class TransactionCoordinator:
 
         What is open is aborted first. CONCURRENT_TRANSACTIONS when that takes longer than requests wait.
         """
-        if not 0 < timeout_ms <= self._context.config.transactions.max_timeout_seconds * 1000:
-            return Refusal(
-                KafkaError.INVALID_TRANSACTION_TIMEOUT, f"{timeout_ms} ms is not a transaction timeout here."
+        most = self._context.config.transactions.max_timeout_seconds
+        if not 0 < timeout_ms <= most * 1000:
+            reason = (
+                f"A transaction's timeout is {timeout_ms} ms; transactions.max_timeout_seconds is {most:g}."
             )
+            return Refusal(KafkaError.INVALID_TRANSACTION_TIMEOUT, reason)
 
         def command(new_id: int) -> InitializeProducer:
             return InitializeProducer(transactional_id, timeout_ms, producer_id, epoch, new_id)
@@ -118,7 +120,9 @@ class TransactionCoordinator:
         """
         asked = (transactional_id, producer_id, epoch, partitions, groups)
         if not all(map(is_key, groups)):
-            return Refusal(KafkaError.INVALID_GROUP_ID, "A group's name cannot be that long.")
+            return Refusal(
+                KafkaError.INVALID_GROUP_ID, f"A group's name is longer than {MAX_KEY_BYTES} bytes."
+            )
         known = self.machine.transactions.get(transactional_id)
         if known is not None and len(known.groups) >= MAX_GROUPS and not known.groups.keys() >= {*groups}:
             return Refusal(KafkaError.INVALID_REQUEST, f"{MAX_GROUPS} groups are in the transaction already.")

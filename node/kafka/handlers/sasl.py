@@ -43,7 +43,7 @@ async def sasl_handshake(context: BrokerContext, request: Request, a: ResponseTy
     session, name = request.session, request.payload.mechanism
     if not isinstance(session, SaslSession) or session.logged_in or session.exchange is not None:
         if isinstance(session, SaslSession) and not session.logged_in:
-            session.failure = "a second SaslHandshake"
+            session.failure = "the client sent a second SaslHandshake"
         return a.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
     code = ErrorCode.none
     if name not in session.mechanisms:
@@ -71,7 +71,7 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
     lifetime = {"session_lifetime": timedelta(0)} if request.header.api_version >= 1 else {}
     if not isinstance(session, SaslSession) or session.logged_in or session.exchange is None:
         if isinstance(session, SaslSession) and not session.logged_in:
-            session.failure = "SaslAuthenticate without a SaslHandshake"
+            session.failure = "the client sent SaslAuthenticate without a SaslHandshake"
         return a.SaslAuthenticateResponse(
             error_code=ErrorCode.illegal_sasl_state,
             error_message="SaslAuthenticate request received out of order",
@@ -119,7 +119,7 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
     if len(user) > MAX_NAME:
         raise ScramFailed(f"its user's name has {len(user)} characters")
     if not user or not password or authzid not in ("", user):
-        raise ScramFailed(f"user {user!r} gives no password, or asks to be another")
+        raise ScramFailed(f"user {user!r} gives no password, or asks to act as another user")
     known = context.controller.machine.credentials
     mechanism = next((one for one in ScramMechanism if (user, one) in known), ScramMechanism.SHA_256)
     credential = known.get((user, mechanism))

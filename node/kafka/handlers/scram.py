@@ -78,7 +78,7 @@ class ScramExchange:
             raise ScramFailed(f"its user's name has {len(user)} characters")
         self.user = user
         if found["authzid"] and _unescaped(found["authzid"]) != user:
-            raise ScramFailed(f"user {user!r} asks to be another")
+            raise ScramFailed(f"user {user!r} asks to act as another user")
         credential = self._find(self.user)
         self._known = credential is not None
         self._credential = credential or stranger(self.mechanism, self.user, self._secret)

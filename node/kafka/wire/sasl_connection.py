@@ -39,7 +39,7 @@ class SaslConnection(Connection):
         self._logging_in = True
         super().connection_made(transport)
         if server.logging_in > most:
-            self.close(CloseReason.FULL, f"{most} connections have not logged in already")
+            self.close(CloseReason.FULL, f"{most} other connections have not logged in yet")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._decided()
@@ -54,7 +54,11 @@ class SaslConnection(Connection):
     def _start(self, slot: RequestSlot) -> None:
         if not self._sasl.logged_in and (slot.api is None or slot.api.key not in BEFORE_LOGIN):
             asked = "an unknown request" if slot.api is None else slot.api.key.name
-            self._fail(slot, CloseReason.LOGIN, f"listener {self._sasl.listener}: {asked} before a login")
+            self._fail(
+                slot,
+                CloseReason.LOGIN,
+                f"listener {self._sasl.listener}: the client sent {asked} before its login",
+            )
         else:
             super()._start(slot)
 

@@ -234,7 +234,13 @@ class TlsKeeper:
             return
         self._warned = self._loop.time()
         level = logging.WARNING if left > 0 else logging.ERROR
-        log.log(level, "listener %s: %s: %s", self._listener, self._end(), self.settings.certificate)
+        log.log(
+            level,
+            "listener %s: %s: write a new one to %s, which the node reads again by itself",
+            self._listener,
+            self._end(),
+            self.settings.certificate,
+        )
 
     def _end(self) -> str:
         days = (self.not_after - self._wall()) / _DAY

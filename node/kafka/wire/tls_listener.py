@@ -144,7 +144,7 @@ _CAUSES = {
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority of this node's certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this node's certificate",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client finds this node's certificate expired",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the client finds this node's certificate bad: is its address in there?",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client finds this node's certificate bad: it must name its address",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the client does not speak the versions of TLS that this node does",
 }
 """By OpenSSL's name of the reason."""

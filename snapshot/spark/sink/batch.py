@@ -85,8 +85,9 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
     ahead = identity.batch > progress.next_batch and identity.consecutive
     if ahead and not options.write_unknown:
         raise SinkError(
-            f"{identity}: the newest that the cluster knows is {newest}; it was restored, or batches went "
-            "elsewhere. If this batch is not written yet, start with the option missingProgress=write"
+            f"{identity}: the newest batch that the cluster knows is {newest}; the cluster was restored, or "
+            "batches were written to another one. If this batch is not written yet, start with the option "
+            "missingProgress=write"
         )
 
 
@@ -101,7 +102,13 @@ def committed(options: SinkOptions, brokers: Brokers, query: str, one: Prepared)
         return True
     except Fenced as error:
         if options.accept_loss:
-            _log.warning("%s is not there any more (%s): %d records", producer, error, one.records)
+            _log.warning(
+                "transactional id %s: a transaction of %d records is gone (%s), and counts as written by "
+                "the option lostTransactions=accept",
+                producer.transactional_id,
+                one.records,
+                error,
+            )
             return True
         state = describe(brokers, [producer.transactional_id])[producer.transactional_id]
         # A timeout and an operator's abort raise the epoch by one. Had it been committed and the id taken

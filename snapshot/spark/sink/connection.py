@@ -115,16 +115,16 @@ class Connection:
         """The answer to the request that was sent. Raises ConnectionLost."""
         (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
         if not _SIZE.size <= size <= MOST_ANSWER_BYTES:
-            raise self._lost(f"an answer of {size} bytes")
+            raise self._lost(f"its answer has {size} bytes, of at most {MOST_ANSWER_BYTES}")
         frame = self._exactly(size)
         schema, self._expected = self._expected, None
         try:
             header, start = entity_reader(schema.__header_schema__)(frame, 0)
             answer, length = entity_reader(schema)(frame, start)
         except Exception as error:  # kio has no error that all of its readers' are
-            raise self._lost(f"an answer that cannot be read ({error!r})") from error
+            raise self._lost(f"its answer cannot be read ({error!r})") from error
         if header.correlation_id != self._asked or start + length != len(frame):
-            raise self._lost("an answer to another request")
+            raise self._lost("its answer is to another request")
         return answer
 
     def _exactly(self, size: int) -> bytes:

@@ -158,7 +158,7 @@ def _resolved(text: Text, known: Sequence[_Known], node: exp.Expr) -> Expression
     if len(found) > 1 and not table:
         found = [each for each in found if not each.second]
     if not found:
-        cause, cure = "is no column here", "correct the name"
+        cause, cure = "is not a column here", "correct the name"
         raise text.refused(Code.UNKNOWN_NAME, node.sql("spark"), cause, cure, node)
     if len(found) > 1:
         tables = " and ".join(each.table for each in found)

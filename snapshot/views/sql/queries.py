@@ -141,7 +141,7 @@ class Queries:
         self._text.check_arguments(node, frozenset(("this", "alias")), "a table")
         found = self._catalog.get(node.name.lower())
         if found is None:
-            cause, cure = "is no table or view of the program", "declare it before, or correct the name"
+            cause, cure = "is not a table or view of the program", "declare it before, or correct the name"
             raise self._text.refused(Code.UNKNOWN_NAME, node.name, cause, cure, node)
         return (node.alias or node.name).lower(), found
 
@@ -159,7 +159,7 @@ class Queries:
             table = each.table.lower() if isinstance(each, exp.Column) else None
             names = source.shown(table)
             if not names:
-                cause, cure = "is no table of this query", "correct the name"
+                cause, cure = "is not a table of this query", "correct the name"
                 raise self._text.refused(Code.UNKNOWN_NAME, str(table), cause, cure, each)
             items += [exp.column(name, table=of) for of, name in names]
         return items
@@ -232,7 +232,7 @@ class Queries:
             what = each
             if isinstance(each, exp.Literal) and not each.is_string:
                 if not 1 <= int(each.this) <= len(items):
-                    cause, cure = "is no number of a selected column", "correct the number"
+                    cause, cure = "is not the number of a selected column", "correct the number"
                     raise self._text.refused(Code.UNKNOWN_NAME, str(each.this), cause, cure, node)
                 what = items[int(each.this) - 1]
             elif isinstance(each, exp.Column) and not each.table and not source.has(each.name):

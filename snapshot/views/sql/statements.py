@@ -153,7 +153,7 @@ class _Head:
         for name in key:
             if name.lower() not in known:
                 raise self._refused(
-                    Code.UNKNOWN_NAME, name, "is no column of the table", "correct the primary key", at
+                    Code.UNKNOWN_NAME, name, "is not a column of the table", "correct the primary key", at
                 )
         return tuple(dict.fromkeys(known.index(name.lower()) for name in key))
 
@@ -162,7 +162,7 @@ class _Head:
             if name not in _DEFAULTS:
                 known = ", ".join(["topic", *_DEFAULTS])
                 raise self._refused(
-                    Code.UNKNOWN_NAME, name, "is no option of a table", f"it has {known}", place
+                    Code.UNKNOWN_NAME, name, "is not an option of a table", f"it has {known}", place
                 )
             if value not in _CHOICES[name]:
                 raise self._text.unsupported(f"{name} '{value}'", place, f"use {' or '.join(_CHOICES[name])}")
@@ -180,7 +180,7 @@ class _Head:
         for option, (_, place) in options.items():
             if local or option not in ("topic", "partitions"):
                 cure = "a view has topic and partitions, a local view has none"
-                raise self._refused(Code.UNKNOWN_NAME, option, "is no option of this view", cure, place)
+                raise self._refused(Code.UNKNOWN_NAME, option, "is not an option of this view", cure, place)
         topic = None if local else options.get("topic", (name, at))[0]
         number, place = options.get("partitions", ("1", at))
         if not number.isdecimal() or not 1 <= int(number) <= MOST_PARTITIONS:
@@ -195,7 +195,7 @@ class _Head:
         for one, following in pairwise(rest):
             # sqlglot reads over a comma that nothing follows.
             if one.token_type is TokenType.COMMA and following.token_type in _NO_ITEM:
-                cause, cure = "something should stand after the comma", "leave the comma away"
+                cause, cure = "something should stand after the comma", "leave the comma out"
                 raise self._refused(Code.SYNTAX, following.text, cause, cure, following.start)
         try:
             parsed = _DIALECT.parser().parse(rest, self._text.sql)
@@ -208,7 +208,9 @@ class _Head:
             ) from None  # fmt: skip
         (query,) = parsed
         if not isinstance(query, exp.Query):
-            raise self._refused(Code.SYNTAX, rest[0].text, "is no query", "write AS SELECT …", rest[0].start)
+            raise self._refused(
+                Code.SYNTAX, rest[0].text, "is not a query", "write AS SELECT …", rest[0].start
+            )
         return query
 
     def _options(self) -> dict[str, tuple[str, int]]:
@@ -219,7 +221,7 @@ class _Head:
         while True:
             name, at = self._name("an option")
             if name in found:
-                raise self._refused(Code.NAME_TAKEN, name, "is given twice", "leave one away", at)
+                raise self._refused(Code.NAME_TAKEN, name, "is given twice", "leave one out", at)
             value = self._peek()
             if value is None or value.token_type not in (TokenType.STRING, TokenType.NUMBER):
                 raise self._expected("a text in quotes, or a number")
@@ -239,7 +241,7 @@ class _Head:
             raise self._refused(
                 Code.UNKNOWN_NAME,
                 shown,
-                "is no type of a column",
+                "is not a type of columns",
                 f"use one of {known}",
                 token.start if token else None,
             )

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from strandline.statemachine.views.refusals import Code, Place, Refused
 
-NOT_YET: Final = "leave it away: it is not built yet"
+NOT_YET: Final = "leave it out: it is not built yet"
 
 
 class Text:

@@ -159,7 +159,7 @@ def test_a_recorded_login_cannot_be_played_again() -> None:
         (b"n,,m=ext,n=user,r=x", "is not SCRAM's"),
         (b"n,,n=us=er,r=x", "not escaped"),
         (b"p=tls-unique,,n=user,r=x", "channel binding"),
-        (b"n,a=admin,n=user,r=x", "asks to be"),
+        (b"n,a=admin,n=user,r=x", "asks to act"),
         (b"n,,n=" + b"x" * 256 + b",r=x", "has 256 characters"),
     ],
 )
@@ -249,11 +249,11 @@ def test_steps_out_of_order() -> None:
         session = node.session = SaslSession("public", mechanisms=ALL)
         answer = await node.ask(AUTHENTICATE, auth_bytes=b"\0alice\0wonder,land=")
         assert answer.error_code is ErrorCode.illegal_sasl_state
-        assert session.failure == "SaslAuthenticate without a SaslHandshake"
+        assert session.failure == "the client sent SaslAuthenticate without a SaslHandshake"
         session = node.session = SaslSession("public", mechanisms=ALL)
         await node.ask(HANDSHAKE, mechanism="PLAIN")
         assert (await node.ask(HANDSHAKE, mechanism="PLAIN")).error_code is ErrorCode.illegal_sasl_state
-        assert session.failure == "a second SaslHandshake"
+        assert session.failure == "the client sent a second SaslHandshake"
 
     run(test)
 
