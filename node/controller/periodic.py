@@ -1,4 +1,4 @@
-"""What the parts of the controller's package that look at its state now and then have in common."""
+"""Start, loop and end of the parts that look at the controller's state now and then."""
 
 from __future__ import annotations
 
