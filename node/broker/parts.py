@@ -51,6 +51,7 @@ from strandline.node.gc.idle_epochs import IdleEpochs
 from strandline.node.kafka.handlers import describe_quorum, elect_leaders
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
@@ -276,6 +277,9 @@ class NodeParts:
             Authorizer(lambda: self.controller.machine.acls, config.authorization)
             if config.authorization.enabled
             else None
+        )
+        self.throttles = ClientThrottles(
+            lambda: self.controller.machine.client_quotas, config.quotas, loop.time
         )
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=self._note)
         self.checkpoints = CheckpointCoordinator(self)

@@ -22,6 +22,7 @@ from strandline.node.config.listeners import (
     checked,
     split,
 )
+from strandline.node.config.quotas import QuotasSection
 from strandline.node.config.values import KIB, MIB, READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
@@ -272,6 +273,7 @@ class NodeConfig:
     transactions: TransactionsSection = TransactionsSection()
     inline: InlineSection = InlineSection()
     authorization: AuthorizationSection = field(default_factory=AuthorizationSection)
+    quotas: QuotasSection = field(default_factory=QuotasSection)
     named_listeners: tuple[ListenerSection, ...] = ()
     """Those of [listeners.<name>], which stand in the place of [kafka]."""
     notes: tuple[str, ...] = ()
@@ -535,6 +537,7 @@ def _build(given: _Given) -> NodeConfig:
         TransactionsSection(**given.section("transactions")),
         inline,
         authorization,
+        QuotasSection(**given.section("quotas")),
         listeners,
         tuple(given.notes),
     )

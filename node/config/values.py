@@ -274,6 +274,8 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "authorization.enabled": flag,
     "authorization.super_users": principals,
     "authorization.allow_everyone_if_no_acl_found": flag,
+    "quotas.windows": _whole(2, 3600),
+    "quotas.window_seconds": _positive_seconds,
     "node.id": _node_id,
     "node.data": _folder,
     "cluster.id": _name,

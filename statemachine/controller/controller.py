@@ -26,6 +26,7 @@ from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterAcls,
+    AlterClientQuotas,
     AlterGroupConfigs,
     AlterScramCredentials,
     Bootstrap,
@@ -60,6 +61,7 @@ from strandline.statemachine.controller.controller_state import (
 )
 from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.hosted_groups import GroupChanges
+from strandline.statemachine.controller.quota_set import QuotaSet
 from strandline.statemachine.controller.scram_credentials import Credentials
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.view_state import Programs
@@ -147,13 +149,15 @@ class Controller:
             case ReplicasMoved():
                 return replica_moves.moved(state, index, command)
             case AlterGroupConfigs() | ReplaceGroupConfigs():
-                return self._configure(index, command)
+                return controller_groups.configure(state, index, command)
             case DeleteTopic():
                 return self._delete(index, command)
             case AlterScramCredentials():
                 return scram_credentials.alter(state.credentials, command)
             case AlterAcls():
                 return state.acls.alter(command)
+            case AlterClientQuotas():
+                return state.client_quotas.alter(command)
             case AdvanceClusterEpoch():
                 state.cluster_epoch = max(state.cluster_epoch, command.epoch)
                 return state.cluster_epoch
@@ -176,18 +180,6 @@ class Controller:
         if isinstance(planned, Topic) and planned is not self._state.topics.get(planned.topic_id):
             controller_topics.put(self._state, index, planned)
         return planned
-
-    def _configure(self, index: int, command: GroupCommand) -> int | Refused:
-        planned = controller_groups.plan(self._state.group_configs, command)
-        if isinstance(planned, Refused):
-            return planned
-        if planned != self.group_configs(command.group):
-            self._state.version = index
-            if planned:
-                self._state.group_configs[command.group] = planned
-            else:
-                del self._state.group_configs[command.group]
-        return len(planned)
 
     def _delete(self, index: int, command: DeleteTopic) -> Topic | Refused:
         topic = controller_topics.existing(self._state, command)
@@ -222,6 +214,11 @@ class Controller:
     def acls(self) -> AclSet:
         """The access control entries; the same object until a snapshot is restored."""
         return self._state.acls
+
+    @property
+    def client_quotas(self) -> QuotaSet:
+        """The client quotas; the same object until a snapshot is restored."""
+        return self._state.client_quotas
 
     @property
     def view_programs(self) -> Programs:

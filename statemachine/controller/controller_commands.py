@@ -64,6 +64,7 @@ class ControllerOpcode(IntEnum):
     VIEWS_PAUSED = 31
     RESUME_VIEWS = 32
     CUT_OVER_VIEWS = 33
+    ALTER_CLIENT_QUOTAS = 34
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +306,19 @@ class AlterAcls:
 
 
 @dataclass(frozen=True, slots=True)
+class AlterClientQuotas:
+    """Change an entity's client quotas, all or none (KIP-546). Result: how many the entity has then.
+
+    None for a user or client id that the entity does not name, "" for Kafka's default; None for a quota that
+    goes.
+    """
+
+    user: str | None
+    client_id: str | None
+    changes: Sequence[tuple[str, float | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceClusterEpoch:
     """Raise the cluster epoch to `epoch`. Result: the epoch as it then is, higher if it lost a race."""
 
@@ -494,6 +508,7 @@ Command = (
     | ReplicasMoved
     | AlterScramCredentials
     | AlterAcls
+    | AlterClientQuotas
     | ViewCommand
 )
 
@@ -623,6 +638,25 @@ def _acls(value: Any) -> tuple[AclRow, ...]:
     )
 
 
+MAX_QUOTA_CHANGES = 100
+"""Of one command; Kafka has four keys."""
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _quota_changes(value: Any) -> tuple[tuple[str, float | None], ...]:
+    rows = _array(value)
+    if len(rows) > MAX_QUOTA_CHANGES:
+        raise Corruption(f"{len(rows)} quotas of one entity are more than {MAX_QUOTA_CHANGES}")
+    changes = tuple((_text(key), quota) for key, quota in map(_array, rows))
+    for _, quota in changes:
+        if quota is not None and type(quota) is not float:
+            raise Corruption(f"{quota!r} is not a quota")
+    return changes
+
+
 MAX_LISTENERS = 16
 """Of one node; Kafka names no bound, and a node of a cluster with several networks has three or four."""
 
@@ -727,6 +761,10 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.REPLACE_GROUP_CONFIGS: (ReplaceGroupConfigs, (_text, _configs)),
     ControllerOpcode.ALTER_SCRAM_CREDENTIALS: (AlterScramCredentials, (_text, _mechanisms, _credentials)),
     ControllerOpcode.ALTER_ACLS: (AlterAcls, (_acls, _acls)),
+    ControllerOpcode.ALTER_CLIENT_QUOTAS: (
+        AlterClientQuotas,
+        (_optional_text, _optional_text, _quota_changes),
+    ),
     ControllerOpcode.APPLY_VIEWS: (
         ApplyViews,
         (_label, _positive, _short(MAX_PROGRAM_TEXT), _views, _inputs, _positive, _count),

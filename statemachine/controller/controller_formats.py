@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-SNAPSHOT_FORMAT: Final = 9
+SNAPSHOT_FORMAT: Final = 10
 BEFORE_LISTENERS: Final = 4
 """The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
 BEFORE_CREDENTIALS: Final = 5
@@ -18,6 +18,8 @@ BEFORE_VIEWS: Final = 7
 """There are no programs of views."""
 BEFORE_NUMBERED_MOVES: Final = 8
 """A move does not say since when it is."""
+BEFORE_QUOTAS: Final = 9
+"""There are no client quotas."""
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -46,4 +48,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["view_programs"] = []
     if version <= BEFORE_NUMBERED_MOVES:
         fields["moves"] = [[group, [*move, 0]] for group, move in fields["moves"]]
+    if version <= BEFORE_QUOTAS:
+        fields["client_quotas"] = []
     return fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.statemachine.controller.controller_commands import AlterGroupConfigs, ReplaceGroupConfigs
+from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.group_config import MAX_GROUPS, MAX_NAME_LENGTH, TABLE
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -29,3 +30,17 @@ def plan(present: Mapping[str, Configs], command: GroupCommand) -> Configs | Ref
         return configs
     reason = f"{MAX_GROUPS} groups have configs: delete those of a group that needs none any more."
     return Refused(KafkaError.POLICY_VIOLATION, reason)
+
+
+def configure(state: ControllerState, index: int, command: GroupCommand) -> int | Refused:
+    """Change a group's configs; gives how many it has then."""
+    planned = plan(state.group_configs, command)
+    if isinstance(planned, Refused):
+        return planned
+    if planned != state.group_configs.get(command.group, {}):
+        state.version = index
+        if planned:
+            state.group_configs[command.group] = planned
+        else:
+            del state.group_configs[command.group]
+    return len(planned)

@@ -10,6 +10,7 @@ import msgpack
 from strandline.statemachine.controller import view_state
 from strandline.statemachine.controller.acl import Acl
 from strandline.statemachine.controller.acl_set import AclSet
+from strandline.statemachine.controller.client_quota import QuotaEntity
 from strandline.statemachine.controller.controller_formats import SNAPSHOT_FORMAT, of_this_format
 from strandline.statemachine.controller.controller_state import (
     ControllerState,
@@ -21,6 +22,7 @@ from strandline.statemachine.controller.controller_state import (
     Replacement,
     Topic,
 )
+from strandline.statemachine.controller.quota_set import QuotaSet
 from strandline.statemachine.controller.scram_credentials import ScramCredential
 
 _SCALARS: Final = (
@@ -40,7 +42,7 @@ _SCALARS: Final = (
 )
 _ROWS: Final = (
     "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs", "credentials",
-    "acls", "view_programs",
+    "acls", "view_programs", "client_quotas",
 )  # fmt: skip
 
 
@@ -62,6 +64,7 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
         "credentials": [[*key, *value] for key, value in state.credentials.items()] if secrets else [],
         "acls": list(state.acls),
         "view_programs": view_state.rows(state.view_programs),
+        "client_quotas": [[*entity, dict(values)] for entity, values in state.client_quotas],
     }
     packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
     return packed
@@ -93,6 +96,9 @@ def load(data: bytes) -> ControllerState:
             state.credentials[user, mechanism] = ScramCredential(*values)
         state.acls = AclSet(Acl(*row) for row in fields["acls"])
         state.view_programs = view_state.programs_from(fields["view_programs"])
+        state.client_quotas = QuotaSet(
+            (QuotaEntity(user, client_id), values) for user, client_id, values in fields["client_quotas"]
+        )
         if state.places and max(state.places) >= state.next_group:
             raise ValueError(f"group {max(state.places)} was never allocated")
     except Exception as error:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.assignment import Load
+from strandline.statemachine.controller.quota_set import QuotaSet
 from strandline.statemachine.controller.scram_credentials import ScramCredential
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.view_state import ViewProgram
@@ -169,6 +170,7 @@ class ControllerState:
         self.credentials: dict[tuple[str, int], ScramCredential] = {}
         """By user and mechanism, in the order in which they came."""
         self.acls = AclSet()
+        self.client_quotas = QuotaSet()
         self.view_programs: dict[str, ViewProgram] = {}
         """By name, in the order in which they came."""
         self.by_name: dict[str, Topic] = {}

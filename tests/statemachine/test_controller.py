@@ -14,6 +14,7 @@ from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterAcls,
+    AlterClientQuotas,
     AlterGroupConfigs,
     AlterScramCredentials,
     AlterTopicConfigs,
@@ -155,7 +156,7 @@ def test_a_snapshot_before_listeners_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
     fields["format"] = 4
-    del fields["credentials"], fields["acls"], fields["view_programs"]
+    del fields["credentials"], fields["acls"], fields["view_programs"], fields["client_quotas"]
     fields["nodes"] = [row[:-1] for row in fields["nodes"]]
     assert restored(msgpack.packb(fields)).nodes == log.machine.nodes
 
@@ -436,6 +437,8 @@ COMMANDS: list[Command] = [
     ReplaceGroupConfigs("g", (("a", "b"),)),
     AlterScramCredentials("alice", (2,), ((1, 4096, b"salt", bytes(32), bytes(32)),)),
     AlterAcls(((2, "t", 3, "User:alice", "*", 3, 3),), ((5, "id", 4, "User:*", "10.0.0.1", 2, 2),)),
+    AlterClientQuotas("alice", "", (("producer_byte_rate", 1.5), ("request_percentage", None))),
+    AlterClientQuotas(None, "app", ()),
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
     ReplaceNode(3, 2**62),
     ReplicasLeft(3, 7, (0, 1, 2)),
@@ -567,8 +570,8 @@ def test_a_restored_machine_answers_like_the_one_it_came_from() -> None:
 def test_a_snapshot_of_the_format_before_moves_is_read() -> None:
     log = eventful()
     fields = msgpack.unpackb(log.machine.snapshot())
-    later = ("moves", "moved", "credentials", "acls", "view_programs")
-    assert [fields.pop(name) for name in later] == [[], [], [], [], []]
+    later = ("moves", "moved", "credentials", "acls", "view_programs", "client_quotas")
+    assert [fields.pop(name) for name in later] == [[], [], [], [], [], []]
     again = restored(msgpack.packb({**fields, "format": 4}))
     assert again.snapshot() == log.machine.snapshot()
 
@@ -579,7 +582,7 @@ def test_a_snapshot_names_its_fields() -> None:
         "format", "cluster_id", "incarnation", "feature_level", "cluster_epoch", "next_group",
         "next_producer_id", "time", "term", "leader", "applied_index", "version", "forgotten_index",
         "collection_paused", "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted",
-        "group_configs", "credentials", "acls", "view_programs",
+        "group_configs", "credentials", "acls", "view_programs", "client_quotas",
     ]  # fmt: skip
     assert fields["topics"][1] == [topic_id(1), "a", [[3, [1, 3], 9]], {}, 9, 9]
     assert fields["deleted"] == [[topic_id(3), 11]]
@@ -588,8 +591,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 10, "it has format 10, this release reads up to 9: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 9"),
+        ("format", 11, "it has format 11, this release reads up to 10: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 10"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -56,7 +56,7 @@ def test_a_snapshot_before_them_is_read() -> None:
     log = Log(nodes=2)
     fields = msgpack.unpackb(log.machine.snapshot())
     fields["format"] = 5
-    del fields["credentials"], fields["acls"], fields["view_programs"]
+    del fields["credentials"], fields["acls"], fields["view_programs"], fields["client_quotas"]
     again = Controller(lambda *_: None)
     again.restore(msgpack.packb(fields))
     assert again.snapshot() == log.machine.snapshot()

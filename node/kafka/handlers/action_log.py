@@ -170,6 +170,12 @@ def _users(payload: Any) -> Iterable[str]:
     return dict.fromkeys(one.name for one in (*payload.deletions, *payload.upsertions))
 
 
+def _quotas(payload: Any) -> Iterator[str]:
+    for entry in payload.entries:
+        named = ",".join(f"{part.entity_type}:{part.entity_name or 'default'}" for part in entry.entity)
+        yield f"{named} {','.join(op.key for op in entry.ops)}"
+
+
 CHANGES: Final[Mapping[ApiKey, Callable[[Any], Iterable[str]]]] = MappingProxyType(
     {
         ApiKey.CREATE_TOPICS: _topics,
@@ -181,6 +187,7 @@ CHANGES: Final[Mapping[ApiKey, Callable[[Any], Iterable[str]]]] = MappingProxyTy
         ApiKey.CREATE_ACLS: _acls,
         ApiKey.DELETE_ACLS: _acl_filters,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _users,
+        ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics,
         ApiKey.ELECT_LEADERS: lambda payload: (one.topic for one in payload.topic_partitions or ()),
         ApiKey.DELETE_GROUPS: lambda payload: payload.groups_names,

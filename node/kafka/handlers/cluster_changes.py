@@ -35,6 +35,10 @@ _NO_CONTROLLER: Final = Failure(
 )
 
 
+THROTTLED: Final = Failure(ErrorCode.throttling_quota_exceeded, "The throttling quota has been exceeded.")
+"""The answer to a change for which the client's quota of changes leaves no room (KIP-599)."""
+
+
 async def topic_named(context: BrokerContext, name: str, deadline: float) -> Topic | Failure:
     """The topic a request that changes something is about.
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from strandline.node.coordinator.verification import Verifier
     from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
+    from strandline.node.kafka.handlers.client_throttles import ClientThrottles
     from strandline.node.partition.partition import Partition
     from strandline.node.rpc import MeshCalls
 
@@ -44,6 +45,10 @@ class BrokerContext(Protocol):
     @property
     def authorizer(self) -> Authorizer | None:
         """Decides what clients may do; None where each may do everything."""
+
+    @property
+    def throttles(self) -> ClientThrottles:
+        """Counts what clients use, where there are quotas."""
 
     @property
     def actions(self) -> ActionLog:

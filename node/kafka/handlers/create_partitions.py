@@ -8,7 +8,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.authorization import NO_TOPIC, may_with_topic
-from strandline.node.kafka.handlers.cluster_changes import submit, topic_named, wait_for_leaders
+from strandline.node.kafka.handlers.cluster_changes import THROTTLED, submit, topic_named, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.create_topics import DUPLICATE
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
@@ -34,7 +34,7 @@ async def create_partitions(context: BrokerContext, request: Request, a: Respons
             return DUPLICATE
         if not may_with_topic(context, request, Operation.ALTER, asked.name):
             return NO_TOPIC
-        return await _grow(context, asked, payload.validate_only, deadline)
+        return await _grow(context, request, asked, deadline)
 
     results = await gather_bounded(wanted.values(), grow)
     if not payload.validate_only:
@@ -52,7 +52,7 @@ async def create_partitions(context: BrokerContext, request: Request, a: Respons
     )
 
 
-async def _grow(context: BrokerContext, asked: Any, validate_only: bool, deadline: float) -> Topic | Failure:
+async def _grow(context: BrokerContext, request: Request, asked: Any, deadline: float) -> Topic | Failure:
     topic = await topic_named(context, asked.name, deadline)
     if isinstance(topic, Failure):
         return topic
@@ -60,9 +60,11 @@ async def _grow(context: BrokerContext, asked: Any, validate_only: bool, deadlin
     if asked.assignments is not None:
         assignments = [tuple(assignment.broker_ids) for assignment in asked.assignments]
     command = CreatePartitions(topic.topic_id, asked.count, assignments)
-    if validate_only:
+    if request.payload.validate_only:
         planned = context.controller.machine.validate(command)
         return refused(planned) if isinstance(planned, Refused) else planned
+    if not context.throttles.may_mutate(request, max(asked.count - len(topic.partitions), 0)):
+        return THROTTLED
     outcome = await submit(context, command, deadline)
     if isinstance(outcome, Topic):
         return outcome

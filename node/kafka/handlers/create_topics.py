@@ -15,7 +15,7 @@ from strandline.node.kafka.handlers.authorization import (
     may_with_cluster,
     may_with_topic,
 )
-from strandline.node.kafka.handlers.cluster_changes import submit, wait_for_leaders
+from strandline.node.kafka.handlers.cluster_changes import THROTTLED, submit, wait_for_leaders
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
 from strandline.node.kafka.handlers.failure import Failure, refused
@@ -71,7 +71,11 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
             return DUPLICATE
         if not any_name and not may_with_topic(context, request, Operation.CREATE, asked.name):
             return NO_TOPIC
-        return too_many or await _create(context, asked, payload.validate_only, deadline)
+        if too_many:
+            return too_many
+        if not payload.validate_only and not context.throttles.may_mutate(request, _count(context, asked)):
+            return THROTTLED
+        return await _create(context, asked, payload.validate_only, deadline)
 
     results = await gather_bounded(wanted.values(), create)
     if not payload.validate_only:
@@ -93,14 +97,16 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
 
 def _too_many(context: BrokerContext, topics: Any) -> Failure | None:
     """Refuse a request that creates too much, as Kafka: it could keep the controller busy for minutes."""
-    default = context.config.topics.partitions
-    counts = (
-        len(topic.assignments) or (default if topic.num_partitions == USE_DEFAULT else topic.num_partitions)
-        for topic in topics
-    )
-    if sum(count for count in counts if count > 0) <= MAX_PARTITIONS:
+    if sum(_count(context, topic) for topic in topics) <= MAX_PARTITIONS:
         return None
     return Failure(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
+
+
+def _count(context: BrokerContext, asked: Any) -> int:
+    """Partitions that a topic would have."""
+    if asked.num_partitions == USE_DEFAULT and not asked.assignments:
+        return context.config.topics.partitions
+    return max(len(asked.assignments) or asked.num_partitions, 0)
 
 
 async def _create(

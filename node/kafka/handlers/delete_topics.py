@@ -14,7 +14,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.authorization import NO_TOPIC, may_with_cluster, may_with_topic
-from strandline.node.kafka.handlers.cluster_changes import submit, topic_named, topic_with_id
+from strandline.node.kafka.handlers.cluster_changes import THROTTLED, submit, topic_named, topic_with_id
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, deadline_after
 from strandline.node.kafka.handlers.failure import Failure
@@ -47,8 +47,10 @@ async def delete_topics(context: BrokerContext, request: Request, a: ResponseTyp
     times = Counter(asked)
     any_topic = may_with_cluster(context, request, Operation.DELETE, quiet=True)
 
-    def deletable(topic: Topic) -> bool:
-        return any_topic or may_with_topic(context, request, Operation.DELETE, topic.name)
+    def kept(topic: Topic) -> Failure | None:
+        if not any_topic and not may_with_topic(context, request, Operation.DELETE, topic.name):
+            return NO_TOPIC
+        return None if context.throttles.may_mutate(request, len(topic.partitions)) else THROTTLED
 
     async def delete(one: _Asked) -> _Answer:
         name, topic_id = one
@@ -62,9 +64,9 @@ async def delete_topics(context: BrokerContext, request: Request, a: ResponseTyp
         if name is not None:
             if not any_topic and not may_with_topic(context, request, Operation.DESCRIBE, name):
                 return name, None, NO_TOPIC
-            return await _delete_named(context, name, times, deletable, deadline)
+            return await _delete_named(context, name, times, kept, deadline)
         assert topic_id is not None
-        return await _delete_with_id(context, request, topic_id, deletable, deadline)
+        return await _delete_with_id(context, request, topic_id, kept, deadline)
 
     results = await gather_bounded(times, delete)
     return a.DeleteTopicsResponse(
@@ -76,7 +78,7 @@ async def _delete_named(
     context: BrokerContext,
     name: str,
     asked: Counter[_Asked],
-    deletable: Callable[[Topic], bool],
+    kept: Callable[[Topic], Failure | None],
     deadline: float,
 ) -> _Answer:
     for _ in range(_ATTEMPTS):
@@ -85,8 +87,8 @@ async def _delete_named(
             return name, None, topic
         if (None, topic.topic_id) in asked:
             return name, topic.topic_id, _SAME
-        if not deletable(topic):
-            return name, topic.topic_id, NO_TOPIC
+        if failure := kept(topic):
+            return name, topic.topic_id, failure
         outcome = await submit(context, DeleteTopic(topic.topic_id), deadline)
         if not isinstance(outcome, Failure):
             return name, topic.topic_id, None
@@ -100,15 +102,15 @@ async def _delete_with_id(
     context: BrokerContext,
     request: Request,
     topic_id: bytes,
-    deletable: Callable[[Topic], bool],
+    kept: Callable[[Topic], Failure | None],
     deadline: float,
 ) -> _Answer:
     topic = await topic_with_id(context, topic_id, deadline)
     if isinstance(topic, Failure):
         return None, topic_id, topic
-    if not deletable(topic):
+    if failure := kept(topic):
         seen = may_with_topic(context, request, Operation.DESCRIBE, topic.name)
-        return topic.name if seen else None, topic_id, NO_TOPIC
+        return topic.name if seen else None, topic_id, failure
     outcome = await submit(context, DeleteTopic(topic_id), deadline)
     return topic.name, topic_id, outcome if isinstance(outcome, Failure) else None
 

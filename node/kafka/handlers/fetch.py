@@ -44,7 +44,11 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
     every = [share for topic in shares for share in topic]
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
     await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
-    await _read(context.loop, [share for share in every if share.has_data], max_bytes)
+    if room := context.throttles.fetch_room(request):
+        await _read(context.loop, [share for share in every if share.has_data], min(max_bytes, room))
+        if not context.throttles.fetched(request, sum(share.size for share in every)):
+            for share in every:
+                share.drop()
     hints = LeaderHints(context, a, request.session.listener)
     topics = [
         a.FetchableTopicResponse(

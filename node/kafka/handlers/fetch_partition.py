@@ -229,6 +229,10 @@ class FetchPartition:
         self.parts, self.aborted = stamped_parts(batches), aborted
         self.size = sum(map(len, self.parts))
 
+    def drop(self) -> None:
+        """Give up what was read: the answer has no room for it."""
+        self.parts, self.aborted, self.size = [], (), 0
+
     def _title(self) -> str:
         return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
 

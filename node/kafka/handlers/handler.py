@@ -14,6 +14,7 @@ from strandline.node.kafka.handlers import (
     acls,
     add_offsets_to_txn,
     add_partitions_to_txn,
+    client_quotas,
     cluster,
     configs,
     consumer_group_describe,
@@ -102,7 +103,8 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_group_describe.consumer_group_describe,
         ApiKey.SASL_HANDSHAKE: sasl.sasl_handshake,
         ApiKey.SASL_AUTHENTICATE: sasl.sasl_authenticate,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: user_scram_credentials.describe_client_quotas,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: client_quotas.describe_client_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: client_quotas.alter_client_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: user_scram_credentials.describe_user_scram_credentials,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: user_scram_credentials.alter_user_scram_credentials,
         ApiKey.DESCRIBE_ACLS: acls.describe_acls,
@@ -125,7 +127,9 @@ class BrokerHandler:
         """The coroutine that response_types; nothing of it runs before it is awaited."""
         key, version = request.header.api_key, request.header.api_version
         answering = TABLE[key](self._context, request, response_types(key, version))
-        return self._recorded(request, answering) if key in CHANGES else answering
+        if key in CHANGES:
+            answering = self._recorded(request, answering)
+        return self._context.throttles.answered(request, answering)
 
     async def _recorded(self, request: Request, answering: Coroutine[Any, Any, Any]) -> Any:
         answer = await answering

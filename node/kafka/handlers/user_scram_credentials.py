@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554), and DescribeClientQuotas beside them.
+"""DescribeUserScramCredentials and AlterUserScramCredentials (KIP-554).
 
 The client has salted the password already, so nothing here takes long, and no password is ever seen.
 """
@@ -105,13 +105,3 @@ def _fields(failure: Failure | None) -> dict[str, Any]:
     if failure is None:
         return {"error_code": ErrorCode.none, "error_message": None}
     return {"error_code": failure.code, "error_message": failure.message}
-
-
-async def describe_client_quotas(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """There are no quotas, and no request sets any: Kafka's tool asks before it describes a user."""
-    allowed = may_with_cluster(context, request, Operation.DESCRIBE_CONFIGS)
-    return a.DescribeClientQuotasResponse(
-        throttle_time=NO_THROTTLE,
-        entries=() if allowed else None,
-        **_fields(None if allowed else NO_CLUSTER),
-    )

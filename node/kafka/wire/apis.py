@@ -61,6 +61,7 @@ class ApiKey(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
@@ -140,6 +141,7 @@ APIS: Final = _table(
     Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, flexible=0),
     Api(ApiKey.OFFSET_DELETE, 0, 0, flexible=1),
     Api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, flexible=1),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, flexible=1),
     Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
     Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_QUORUM, 0, 2, flexible=0),

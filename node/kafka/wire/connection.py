@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections import Counter, deque
+from collections import deque
 from functools import partial
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from strandline.node.kafka.wire.answer_sender import AnswerSender
 from strandline.node.kafka.wire.apis import ApiKey, api_versions_response, unsupported_api_versions_response
@@ -24,40 +24,16 @@ from strandline.node.kafka.wire.codec import (
     encode_response,
 )
 from strandline.node.kafka.wire.framing import NO_FRAME, FrameParser, FramingError
-from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Handler, Request
+from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request, Throttled
+from strandline.node.kafka.wire.listener import Listener
+from strandline.node.kafka.wire.mute import Mute
 from strandline.node.kafka.wire.request_check import MalformedFrame
 from strandline.node.kafka.wire.request_slot import RequestSlot
 from strandline.node.kafka.wire.response_encoder import EncodingError, Part
-from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
+from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.kafka.wire.session import Session
 
 _NOTHING: Final[list[Part]] = []
-
-
-class Listener(Protocol):
-    """Shared by all connections of a port; `strandline.node.kafka.wire.server.KafkaServer` implements it."""
-
-    handler: Handler
-    loop: asyncio.AbstractEventLoop
-    config: ServerConfig
-    counters: Counter[str]
-    scratch: memoryview
-    """Buffer for received bytes that no frame has space for yet."""
-
-    def opened(self, connection: Connection) -> bool:
-        """Whether there is room for one more connection."""
-
-    def lost(self, connection: Connection) -> None:
-        """The connection is gone; once for each that was opened."""
-
-    def admit(self, connection: Connection, size: int) -> bool:
-        """Reserve `size` bytes for a frame; when it says no, the connection is woken up later."""
-
-    def release(self, size: int) -> None:
-        """Give back what `admit` reserved."""
-
-    def closed(self, reason: CloseReason, client: str, message: str) -> None:
-        """Count a connection that was ended from this side, and report it."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -77,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waiting: deque[RequestSlot] = deque()
         self._running = 0
         self._sender: AnswerSender
+        self._mute = Mute(server.loop, self.take)
         self._reading = True
         self._no_more = False
         """Nothing more is taken up; the connection closes once its slots are answered."""
@@ -135,6 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self._transport = None
+        self._mute.lift()
         self._sender.end()
         self._waiting.clear()
         for slot in self._slots:
@@ -162,6 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Take no more requests, answer those that were taken, then close."""
         self._no_more = True
+        self._mute.lift()
         self.take()
 
     def check(self, now: float) -> None:
@@ -218,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         return taken
 
     def _admit(self, size: int) -> bool:
-        return self._server.admit(self, size)
+        return not self._mute.on and self._server.admit(self, size)
 
     def _advance(self) -> None:
         """Start the first waiting request, and those that overlap with requests of their kind in progress."""
@@ -226,6 +205,9 @@ class Connection(asyncio.BufferedProtocol):
             slot = self._waiting[0]
             # What was started and is not answered is all of one kind, so its first tells what may join.
             if self._running and not (slot.overlaps and slot.api is self._slots[0].api):
+                return
+            # What holds memory goes on: its frame was admitted before the mute began.
+            if self._mute.on and not slot.overlaps:
                 return
             self._waiting.popleft()
             self._start(slot)
@@ -267,6 +249,10 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(slot, CloseReason.HANDLER, f"api key {request.header.api_key}: {error!r}")
         else:
             self._done(slot)
+            if isinstance(answer, Throttled):
+                self._mute.begin(answer.seconds)
+                self._server.withdraw(self)
+                answer = answer.answer
             self._answer(slot, answer)
         self.take()
 

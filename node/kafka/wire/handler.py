@@ -35,6 +35,14 @@ class EncodedBody:
     parts: list[Part]
 
 
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """An answer after which the connection takes no request for a time."""
+
+    answer: Any
+    seconds: float
+
+
 class CloseConnection(Exception):
     """Raised by a handler where Kafka answers by closing: an error on a produce request with acks=0."""
 
@@ -43,7 +51,8 @@ class Handler(Protocol):
     """Answers decoded requests."""
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
-        """A coroutine function: the response entity in the request's version, an EncodedBody, or None.
+        """A coroutine function: the response entity in the request's version, an EncodedBody, None, or one of
+        these as Throttled.
 
         None sends nothing. ApiVersions never comes here. Buffers in the answer must not change until they
         are sent. Raising closes the connection, so errors that Kafka has a code for are answered. When its

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any, Final, Protocol
 
 from strandline.node.kafka.wire.apis import ApiKey
-from strandline.node.kafka.wire.connection import Connection, Listener
+from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.framing import NO_FRAME
+from strandline.node.kafka.wire.listener import Listener
 from strandline.node.kafka.wire.request_slot import RequestSlot
 from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.kafka.wire.session import SaslSession

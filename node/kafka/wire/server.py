@@ -192,6 +192,11 @@ class KafkaServer:
         self.request_bytes += size
         return True
 
+    def withdraw(self, connection: Connection) -> None:
+        """The connection does not wait for bytes any more, and holds up none of those behind it."""
+        if self._starved.pop(connection, self) is None:
+            self.release(0)
+
     def release(self, size: int) -> None:
         """Give back bytes that `admit` reserved; wake waiting connections, in order, while there is room."""
         self.request_bytes -= size

@@ -14,7 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from strandline.node.kafka.wire.connection import Connection, Listener
+from strandline.node.kafka.wire.connection import Connection
+from strandline.node.kafka.wire.listener import Listener
 from strandline.node.kafka.wire.principal import NoName
 from strandline.node.kafka.wire.server_config import CloseReason
 from strandline.node.kafka.wire.session import Session

@@ -207,6 +207,17 @@ REQUESTS: Final[dict[ApiKey, list[dict[str, Any]]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: [{"timeout": timedelta(seconds=1), "topics": None}],
     ApiKey.OFFSET_DELETE: [{"group_id": "g", "topics": [{"name": "t", "partitions": [PART]}]}],
     ApiKey.DESCRIBE_CLIENT_QUOTAS: [{"components": [], "strict": False}],
+    ApiKey.ALTER_CLIENT_QUOTAS: [
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "alice"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+                }
+            ],
+            "validate_only": False,
+        }
+    ],
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: [{"users": None}],
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: [{"deletions": [{"name": "a", "mechanism": 1}], "upsertions": []}],
     ApiKey.DESCRIBE_QUORUM: [

@@ -18,6 +18,7 @@ from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.handlers import describe_quorum
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
 from strandline.node.kafka.wire.apis import APIS, ApiKey
@@ -96,6 +97,9 @@ class FakeNode:
         self.work_executor = None
         self.authorizer: Authorizer | None = None
         self.actions = ActionLog(self.loop.time)
+        self.throttles = ClientThrottles(
+            lambda: self.controller.machine.client_quotas, self.config.quotas, self.loop.time
+        )
         self.now_ms = NOW
         self.session = UNNAMED
         """Of the client whose requests `ask` sends."""

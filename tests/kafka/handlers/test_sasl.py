@@ -16,10 +16,8 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers import scram
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import ScramExchange, ScramFailed, credential_of, stranger
-from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.session import ANONYMOUS, SaslSession
 from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
-from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.sasl_logins import (
     ALL,
     ALTER,
@@ -295,14 +293,6 @@ def test_credentials_are_described_and_each_user_has_its_own_answer() -> None:
         session, answer = await login(node, ScramClient("alice", "wonder,land="))
         assert answer.error_code is ErrorCode.sasl_authentication_failed
         assert not session.logged_in
-
-    run(test)
-
-
-def test_there_are_no_quotas() -> None:
-    async def test() -> None:
-        answer = await FakeNode().ask(ApiKey.DESCRIBE_CLIENT_QUOTAS, components=(), strict=False)
-        assert (answer.error_code, answer.entries) == (ErrorCode.none, ())
 
     run(test)
 

@@ -1,0 +1,39 @@
+"""The server, as its connections see it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Protocol
+
+from strandline.node.kafka.wire.handler import Handler
+from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
+
+
+class Listener(Protocol):
+    """Shared by all connections of a port; `strandline.node.kafka.wire.server.KafkaServer` implements it."""
+
+    handler: Handler
+    loop: asyncio.AbstractEventLoop
+    config: ServerConfig
+    counters: Counter[str]
+    scratch: memoryview
+    """Buffer for received bytes that no frame has space for yet."""
+
+    def opened(self, connection: Any) -> bool:
+        """Whether there is room for one more connection."""
+
+    def lost(self, connection: Any) -> None:
+        """The connection is gone; once for each that was opened."""
+
+    def admit(self, connection: Any, size: int) -> bool:
+        """Reserve `size` bytes for a frame; when it says no, the connection is woken up later."""
+
+    def withdraw(self, connection: Any) -> None:
+        """The connection does not wait for bytes any more, and holds up none of those behind it."""
+
+    def release(self, size: int) -> None:
+        """Give back what `admit` reserved."""
+
+    def closed(self, reason: CloseReason, client: str, message: str) -> None:
+        """Count a connection that was ended from this side, and report it."""
