@@ -71,6 +71,13 @@ def test_the_first_record_that_differs_is_named(changed: dict[str, Any], columns
     assert difference == (3, f"level one differs from level zero in {columns}")
 
 
+def test_a_batch_of_which_compaction_left_nothing_is_no_difference() -> None:
+    (empty,) = (batch.slice(0, 0) for batch in stream(1, size=1))
+    assert first_difference(iter([empty]), stream()) == (0, None)
+    assert first_difference(iter([*stream(1, 2), empty]), stream(1, 2)) == (2, None)
+    assert first_difference(iter([empty, *stream(1, 2)]), iter([empty, *stream(1, 2), empty])) == (2, None)
+
+
 def test_a_record_too_many_or_too_few() -> None:
     ends = first_difference(stream(1, 2, 3), stream(1, 2))
     assert ends == (2, (3, "level one ends before this record of level zero"))

@@ -251,10 +251,9 @@ def _slice(rows: Sequence[Beside]) -> Slice:
 def first_difference(zero: Iterator[Any], one: Iterator[Any]) -> tuple[int, tuple[int, str] | None]:
     """Number of equal records, and (offset, problem) of the first that differs."""
     same = 0
-    left = right = None
+    left, right = next(zero, None), next(one, None)
     while True:
-        left = left if left is not None and left.num_rows else next(zero, None)
-        right = right if right is not None and right.num_rows else next(one, None)
+        left, right = _with_rows(left, zero), _with_rows(right, one)
         if left is None or right is None:
             break
         count = min(left.num_rows, right.num_rows)
@@ -269,6 +268,13 @@ def first_difference(zero: Iterator[Any], one: Iterator[Any]) -> tuple[int, tupl
     if right is not None:
         return same, (right.column("offset")[0].as_py(), "level one has a record that level zero has not")
     return same, None
+
+
+def _with_rows(batch: Any, more: Iterator[Any]) -> Any:
+    """Pass over batches without rows; None if no other is left."""
+    while batch is not None and not batch.num_rows:
+        batch = next(more, None)
+    return batch
 
 
 def _differing(left: Any, right: Any) -> tuple[int, list[str]]:
