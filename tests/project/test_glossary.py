@@ -16,6 +16,10 @@ GUESSES = {
     "high watermark": "watermark", "last stable offset": "watermark", "aborted index": "aborted",
     "producer state": "producer_state", "generation": "generation", "M(p)": "collectable",
     "reconciler": "reconciler", "checkpoint": "checkpoint", "lease": "lease", "quiescence": "quiescence",
+    "ACL (access control entry)": "acl", "authorizer": "authorizer", "credential": "credential",
+    "departure": "departure", "hedging": "hedging", "inline batch": "extent", "listener": "listeners",
+    "lost disk": "lost_disk", "move": "moves", "principal": "principal", "replacement": "replacement",
+    "upload window": "upload_window",
 }  # fmt: skip
 """Terms that a reader of the code needs first, and the word that the reader looks for in names of files."""
 FEW = 4
