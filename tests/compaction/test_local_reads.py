@@ -254,6 +254,27 @@ def test_a_bad_block_goes_to_level_one_and_the_log_is_made_anew() -> None:
         assert records(reading.locally(0)) == before
 
 
+def test_a_damaged_log_reports_nothing_while_the_disk_keeps_it_from_being_reset() -> None:
+    """The leader would go on counting on a file that is damaged, for as long as the disk is full."""
+    with compaction_node() as node:
+        reading = written(node, numbered(60, 60))
+        machine = reading.replica.machine
+        before = reading.log.ends(machine)
+        assert before is not None
+        damage(node, reading, 0)
+        node.disk.fill(0)
+        reading.stored(0)
+        assert reading.log.ends(machine) is None, "the reset has not begun"
+        for _ in range(3):
+            node.step()
+            assert reading.log.ends(machine) is None
+        assert "No space left" in str(reading.log.problems.first)
+        node.disk.empty()
+        for _ in range(10):
+            node.step(60.0)
+        assert reading.log.ends(machine) == before
+
+
 def test_what_lies_before_a_bad_block_is_given_and_nothing_of_it() -> None:
     with compaction_node() as node:
         reading = written(node, numbered(60, 60))

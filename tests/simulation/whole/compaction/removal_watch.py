@@ -56,8 +56,9 @@ class RemovalWatch:
                 retention = DELETE_RETENTION_MS.of(topic.configs)
                 known = self._proposed.setdefault(replica.group.id, [])
                 compacted = "compact" in CLEANUP_POLICY.of(topic.configs)
+                # By the log itself, not by those that the leader's part of removal goes by.
                 members = self._watch.words.members(
-                    broker, replica.group.id, replica.leader_epoch, copies.configuration.members
+                    broker, replica.group.id, replica.leader_epoch, replica.group.configuration.members
                 )
                 known.append(_Proposed(self._world.now, copies.minimum, retention, compacted, members))
             await advance(replica, led)

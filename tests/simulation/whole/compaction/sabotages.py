@@ -25,6 +25,8 @@ from strandline.node.level_one import topic_retention
 from strandline.statemachine.partition.removal import Removals
 from tests.simulation.sabotage import Sabotage, by_name, expecting
 from tests.simulation.whole.compaction.found_by import FOUND_BY
+from tests.simulation.whole.compaction.publishing_sabotages import OF_PUBLISHING
+from tests.simulation.whole.compaction.removal_sabotages import OF_REMOVAL
 
 
 def _of_those_who_answered(members: Iterable[int], known: Mapping[int, Ends], level_one: Ends) -> Ends | None:
@@ -184,6 +186,18 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "keyless-taken": (1,),
     "old-view": (0,),
     "always-in-step": (2,),
+    "own-log-forgotten": (4,),
+    "learners-forgotten": (6_000_103,),
+    "first-members": (6_000_008,),
+    "lost-connections": (4,),
+    "ripe-as-markers": (12,),
+    "markers-dropped": (3,),
+    "keyless-stay": (7,),
+    "compared-once": (0,),
+    "same-by-size": (11,),
+    "said-cleaner": (0,),
+    "clean-as-now": (0,),
+    "front-stays": (54,),
 }
 _HOLES = (
     Sabotage(
@@ -258,5 +272,7 @@ _HOLES = (
         "called-cleaner", "level one is called clean to the end of what is published",
         lambda: (patch.object(Removals, "published", _clean_to_the_end),),
     ),
+    *OF_REMOVAL,
+    *OF_PUBLISHING,
 )  # fmt: skip
 SABOTAGES = expecting(by_name(_HOLES, _FOUND_WITH).values(), FOUND_BY)

@@ -196,6 +196,8 @@ class CompactionScenario(Scenario):
                     told = None if it is None else it.manifest
                     why = None if log is None else (log.problems.first, log.reset_for)
                     return f"node {broker.node_id}: {place} ends at {machine.high_watermark}, {told} {why}"
+                if any(one.end_offset <= machine.start_offset for one in it.manifest.segments[:1]):
+                    return f"node {broker.node_id}: {place} begins at {machine.start_offset}, {it.manifest}"
         return None
 
     def _not_removed(self) -> str | None:

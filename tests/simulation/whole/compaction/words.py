@@ -90,4 +90,6 @@ class Words:
         peer, word = leader.host.mesh._peers.get(node), leader.reports._received.get(node, {}).get(group)
         if word is None or word.term != term or peer is None or peer.link is None:
             return False
-        return self._told[peer.link.boot_id, word.number, group] < self.of(node, group).losses
+        told = self._told.get((peer.link.boot_id, word.number, group))
+        # A word that did not come over the present connection excuses nothing.
+        return told is not None and told < self.of(node, group).losses
