@@ -51,6 +51,27 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulator:
+    """A simulator, which runs a `divisor`-th of the seeds that are asked for.
+
+    Its tests run `tested` of the seeds below `first`, and look closer at them.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    divisor: int
+    first: int
+    tested: int
+
+
+SIMULATORS = (
+    Simulator("the log", (), 1, 8, 8),
+    Simulator("whole nodes", ("--whole",), 5, 8, 8),
+    Simulator("transactions", ("--transactions",), 15, 20, 7),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How a step ended; `seconds` is wall-clock time."""
 
@@ -84,14 +105,15 @@ def static_steps() -> list[Step]:
     ]
 
 
-def simulations(seeds: int) -> list[Step]:
-    """The simulators, each with its share of the seeds."""
-    simulate = str(ROOT / "scripts" / "simulate")
-    return [
-        Step("simulation of the log", (simulate, "--seeds", str(seeds))),
-        Step("simulation of whole nodes", (simulate, "--whole", "--seeds", str(seeds // 5))),
-        Step("simulation of transactions", (simulate, "--transactions", "--seeds", str(seeds // 15))),
-    ]
+def simulations(seeds: int, *, with_all_tests: bool) -> list[Step]:
+    """The simulators, each with its share of the seeds, but those that their own tests run."""
+    steps = []
+    for simulator in SIMULATORS:
+        count = seeds // simulator.divisor - (simulator.tested if with_all_tests else 0)
+        range_of_seeds = ("--from", str(simulator.first), "--seeds", str(max(1, count)))
+        command = (str(ROOT / "scripts" / "simulate"), *simulator.options, *range_of_seeds)
+        steps.append(Step(f"simulation of {simulator.name}", command))
+    return steps
 
 
 def pytest_step(workers: int, arguments: Sequence[str], report: Path) -> Step:
@@ -215,7 +237,9 @@ def main() -> int:
         chosen += choice.tests
         chosen += [f"--deselect={test}" for test in choice.deselected]
         seeds = min(seeds, CHANGED_SEEDS)
-    others = static_steps() + (simulations(seeds) if choice.simulations else [])
+    others = static_steps() + (
+        simulations(seeds, with_all_tests=choice.tests is None) if choice.simulations else []
+    )
 
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import re
 import weakref
+from pathlib import Path
 
 import pytest
 
+from tests.checks import SIMULATORS, simulations
 from tests.simulation import run
+from tests.simulation.log.plan import DRILLS
 from tests.simulation.report import Report
+from tests.simulation.whole.themes import THEMES
 
 
 class Cycle:
@@ -51,3 +56,22 @@ def test_a_seed_whose_check_raises_is_named_and_the_others_run(
     assert "the check has met what it did not foresee" in told
     assert "again: scripts/simulate --compaction --seed 7 --trace" in told
     assert "3 seeds" in told
+
+
+def test_the_whole_run_leaves_out_only_seeds_that_tests_run() -> None:
+    files = {
+        "the log": "log/test_simulation_log.py",
+        "whole nodes": "whole/test_simulation_whole.py",
+        "transactions": "whole/transactions/test_simulation_transactions.py",
+    }
+    in_turn = {"DRILLS": len(DRILLS), "THEMES": len(THEMES)}
+    for simulator in SIMULATORS:
+        text = (Path(__file__).parent / files[simulator.name]).read_text()
+        run: set[int] = set()
+        for name, listed in re.findall(r'parametrize\("seed", (?:range\(len\((\w+)\)\)|\[([\d, ]+)\])', text):
+            run |= set(range(in_turn[name])) if name else set(map(int, listed.split(",")))
+        assert len([seed for seed in run if seed < simulator.first]) == simulator.tested, simulator.name
+    commands = [step.command[1:] for step in simulations(300, with_all_tests=True)]
+    assert commands[1] == ("--whole", "--from", "8", "--seeds", "52")
+    assert simulations(1, with_all_tests=True)[2].command[-1] == "1"
+    assert simulations(300, with_all_tests=False)[2].command[-1] == "20"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from tests.cluster.forked_nodes import ForkedCluster
+from tests.programs.failover.cluster import nodes
 from tests.programs.failover.cluster.nodes import NODES
 from tests.programs.soak.compaction_load import (
     PARTITIONS,
@@ -194,7 +196,8 @@ def test_places_of_what_is_aborted_and_of_what_is_deleted_are_known(monkeypatch:
 
 
 @pytest.mark.timeout(300)
-def test_a_short_run_holds(tmp_path: Path) -> None:
+def test_a_short_run_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "LocalCluster", ForkedCluster)
     report = asyncio.run(
         drive(tmp_path, 1, seconds=6.0, keys=2000, rate=2000.0, kill_every=4.0, audits=False)
     )

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.forked_nodes import ForkedCluster
+from tests.programs.failover.cluster import nodes
 from tests.programs.failover.cluster.stores import LocalStorage
 from tests.programs.soak.judging import LATE_SECONDS, OBJECT_BYTES, RECORD_OVERHEAD, retention_findings
 from tests.programs.soak.ledger import (
@@ -265,8 +267,9 @@ def test_every_way_in_which_records_go_has_its_topic_and_its_part_of_the_load() 
 
 
 @pytest.mark.timeout(300)
-def test_a_short_run(tmp_path: Path) -> None:
+def test_a_short_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real nodes, one of which is killed; without the audits, which take longer than all of this."""
+    monkeypatch.setattr(nodes, "LocalCluster", ForkedCluster)
     report = asyncio.run(drive(tmp_path, 4.0, 1, "local", rate=2e6, kill_every=4.0, audits=False))
     assert report.failures() == ["the audits did not all pass"], show(report)
     assert report.kills == 1
