@@ -67,7 +67,7 @@ class VersionTask:
     def __init__(
         self, link: NodeLink, place: StorePlace, bootstrap: str, attempt: int, worker: int, *, live: bool
     ) -> None:
-        """Raises CannotRun, Replaced, KafkaException, StoreError."""
+        """Take up one version of a program. Raises CannotRun, Replaced, KafkaException, StoreError."""
         self.link = link
         self.attempt = attempt
         self.worker = worker

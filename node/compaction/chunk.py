@@ -158,7 +158,7 @@ class DecodedChunk:
         self.marker: NDArray[np.bool_] = ((self.header["attributes"] & CONTROL) != 0)[self.batch]
 
     def _check_offsets(self, position: int) -> None:
-        """Raises BadBatch unless the records' offsets rise, from the base to at most the last of each batch.
+        """Raise BadBatch unless the records' offsets rise, from the base to at most the last of each batch.
 
         Producers write them, and Kafka takes any of a batch that is not compressed. A record that claimed to
         lie behind later ones of its key would outlive them.

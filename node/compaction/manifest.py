@@ -107,7 +107,7 @@ def parsed(data: bytes, identity: LogIdentity) -> Manifest:
 
 
 def _check(manifest: Manifest) -> None:
-    """Raises ValueError for what no log is like."""
+    """Raise ValueError for what no log is like."""
     segments, clean_end, log_end = manifest.segments, manifest.clean_end, manifest.log_end
     if min(manifest.floor, manifest.floor_markers, clean_end, log_end, manifest.reset_index) < 0:
         raise ValueError("an offset or index is negative")

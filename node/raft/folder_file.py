@@ -54,7 +54,7 @@ class FolderFile:
         return self._disk.exists(self.path)
 
     def read(self) -> FolderFields:
-        """Raises FolderError for a damaged file, or another node's, and OSError."""
+        """Read the file. Raises FolderError if it is damaged or another node's, and OSError."""
         fields = self._decode(self._disk.read(self.path))
         peers = {int(peer): FolderKey(*key) for peer, key in fields["peers"].items()}
         return FolderFields(

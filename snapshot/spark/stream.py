@@ -90,13 +90,13 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadMaxRows(self._options.max_offsets or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Raises SourceError."""
+        """Fix the ends up to which the query reads before it stops. Raises SourceError."""
         self._looked = None
         self._look()
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raises SourceError, also for records that are gone unless those are only to be warned of."""
+        """The end of the next batch. Raises SourceError, also for records that are gone (failOnDataLoss)."""
         if isinstance(limit, ReadAllAvailable):
             # The first batch of a query reads nothing, and this trigger has only one.
             raise SourceError("Trigger.Once is not supported: use trigger(availableNow=True)")
@@ -112,7 +112,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return to_json(told) if told else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Raises SourceError."""
+        """Plan the tasks of a batch. Raises SourceError."""
         if self._planned is not None and self._planned[:2] == (start, end):
             return self._planned[2]
         for attempt in range(LISTINGS):
@@ -132,7 +132,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return splits
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises StorageError, BadObject."""
+        """Read one task's records, as Arrow batches. Raises StorageError, BadObject."""
         assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
         return read_windows(self._storage, partition.windows, self._schema)
 

@@ -30,7 +30,7 @@ class Setting(Generic[T]):
     name: str
     default: T
     parse: Callable[[str], T]
-    """Raises ValueError, whose text completes "Invalid value ... for configuration ...: "."""
+    """Parse a value. A ValueError's text completes "Invalid value ... for configuration ...: "."""
     type: str
 
     def of(self, configs: Configs) -> T:

@@ -206,7 +206,7 @@ class LevelOne:
         return LevelOneExtent._make(LEVEL_ONE_ROW.unpack_from(self._rows, number * _ROW_BYTES))
 
     def _follow_and_are_new(self, extents: Sequence[LevelOneExtent], base: int | None) -> None:
-        """Raises Corruption unless objects follow on one another from `base` and none is named already."""
+        """Raise Corruption unless objects follow on one another from `base` and none is named already."""
         if not extents:
             raise Corruption("no objects where some are needed")
         expected = extents[0].base_offset if base is None else base

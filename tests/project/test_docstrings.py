@@ -12,8 +12,8 @@ from pathlib import Path
 from tests import ROOT
 from tests.project.product import modules
 
-OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why)\b")
-"""A docstring that opens so is a clause and no statement."""
+OPENING = re.compile(r"(Who|Whoever|What|Which|Whose|How|Where|Why|Raises)\b")
+"""A docstring that opens so is a clause and no statement, or does not say what the call does."""
 NAMELESS = re.compile(
     r"(?<!\{)\b(who|whom|whoever|(any|every|no|some)body|(any|every|some)one|no one|anew|thrice)\b"
     r"|\bleave (\w+ ){1,5}away\b",
@@ -92,6 +92,7 @@ def test_a_line_without_an_actor_is_found() -> None:
 
 def test_a_clause_and_an_actor_without_a_name_are_found() -> None:
     assert faults('"""What a node keeps."""\n') == [(1, "What a node keeps.")]
+    assert faults('def f():\n    """Raises OSError."""\n') == [(2, "Raises OSError.")]
     assert faults('def f():\n    """Which of them it is."""\n') == [(2, "Which of them it is.")]
     assert faults('LIMIT = 1\n"""Rows that nobody reads."""\n') == [(2, '"""Rows that nobody reads."""')]
     assert faults('log.info("begin %s anew", name)  # Fine.\n') == [(1, '"begin %s anew"')]

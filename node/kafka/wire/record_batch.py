@@ -93,7 +93,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> Compression:
-        """Raises ValueError for a compression type that does not exist."""
+        """The codec of the records; raises ValueError for a number that no codec has."""
         return Compression(self.attributes & 0x07)
 
     @property

@@ -135,17 +135,17 @@ def encode_files(files: tuple[File, ...]) -> bytes:
 
 
 def plan_of(key: str, data: bytes) -> Plan:
-    """Raises ExportError."""
+    """Decode the plan at a key. Raises ExportError."""
     return _read(key, data, _plan)
 
 
 def manifest_of(key: str, data: bytes) -> Manifest:
-    """Raises ExportError."""
+    """Decode the manifest at a key. Raises ExportError."""
     return _read(key, data, _manifest)
 
 
 def files_of(key: str, data: bytes) -> tuple[File, ...]:
-    """Raises ExportError."""
+    """Decode the list of files at a key. Raises ExportError."""
     try:
         return _files(json.loads(data))
     except (ValueError, TypeError, KeyError) as error:

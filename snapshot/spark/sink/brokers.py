@@ -225,7 +225,7 @@ class Brokers:
             deadline.pause(what, reason)
 
     def _coordinator(self, kind: int, name: str) -> Address:
-        """Raises ConnectionLost where none is known yet."""
+        """The coordinator of a group or transactional id; raises ConnectionLost where none is known yet."""
         known = self._coordinators.get((kind, name))
         if known is not None:
             return known

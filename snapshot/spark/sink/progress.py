@@ -194,7 +194,7 @@ class Ledger:
         return f"{group_of(self._query)}.{number}" if number else group_of(self._query)
 
     def _part(self, number: int) -> _Part | None:
-        """Raises Unstable, SinkError, Unanswered."""
+        """One group's part of the progress, if it has any. Raises Unstable, SinkError, Unanswered."""
         group = self._group(number)
         request = OFFSET_FETCH.request.OffsetFetchRequest(group_id=group, topics=None, require_stable=True)
 
