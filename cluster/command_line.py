@@ -28,6 +28,7 @@ from strandline.cluster.commands import (
     groups,
     node,
     produce,
+    sql,
     topics,
     transactions,
     users,
@@ -56,6 +57,7 @@ app.add_typer(gc.app, name="gc")
 app.add_typer(compaction.app, name="compaction")
 app.command()(audit.audit)
 app.command()(export.export)
+app.command()(sql.sql)
 app.add_typer(view.app, name="view")
 
 
