@@ -57,6 +57,20 @@ KAFKA: Final = (
     ),
     Metric("strandline_kafka_tls_handshakes_total", _C, "handshakes", "TLS handshakes ended.", ("result",)),
     Metric("strandline_kafka_logins_total", _C, "logins", "Clients that have logged in."),
+    Metric(
+        "strandline_kafka_throttled_total",
+        _C,
+        "answers",
+        "Answers with a throttle time, by the quota and the entity that has it.",
+        ("quota", "entity"),
+    ),
+    Metric(
+        "strandline_kafka_throttled_seconds_total",
+        _C,
+        "seconds",
+        "Throttle times told to clients, by the quota and the entity that has it.",
+        ("quota", "entity"),
+    ),
     Metric("strandline_kafka_logging_in", _G, "connections", "Connections that have to log in and have not."),
     Metric(
         "strandline_kafka_certificate_end_seconds",

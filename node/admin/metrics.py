@@ -110,6 +110,11 @@ class Metrics:
             count = kafka.handshakes[result]
             page.add("strandline_kafka_tls_handshakes_total", count, label("result", result))
         page.add("strandline_kafka_logins_total", kafka.counters["logins"])
+        throttles = self._source.throttles
+        for (quota, entity), count in throttles.throttled.items():
+            labels = f"{label('quota', quota)},{label('entity', entity)}"
+            page.add("strandline_kafka_throttled_total", count, labels)
+            page.add("strandline_kafka_throttled_seconds_total", throttles.seconds[quota, entity], labels)
         page.add("strandline_kafka_logging_in", kafka.logging_in)
         for listener, not_after in kafka.certificates.items():
             page.add("strandline_kafka_certificate_end_seconds", not_after, label("listener", listener))

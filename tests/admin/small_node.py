@@ -23,10 +23,12 @@ from strandline.node.compaction.compactor import CompactorMeasures, JobFailed, S
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.removal_leader import Copies, Led
 from strandline.node.config.node_config import InlineSection
+from strandline.node.config.quotas import QuotasSection
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ServerConfig
@@ -413,6 +415,7 @@ class SmallNode:
         self.kafka = KafkaServer(
             NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
         )
+        self.throttles = ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), clock=loop.time)
         self.checkpoints = FakeCheckpoints()
         self.publisher = CheckpointPublisher(
             local, NODE, loop=loop, executor=self.executor, rng=random.Random(5)

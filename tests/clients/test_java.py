@@ -241,3 +241,51 @@ def test_partitions_are_moved_by_the_tool_for_it(
 def test_a_cluster_without_authorization_says_so_to_kafka_acls(tools: KafkaTools) -> None:
     (acls,) = tools.together([tools.tool(f"{TOOLS}.AclCommand", "--list")])
     assert "No Authorizer is configured: set authorization.enabled = true" in acls.out + acls.err
+
+
+def test_quotas_set_by_the_tool_throttle_a_client(cluster: RealCluster, tools: KafkaTools) -> None:
+    app = ("--entity-type", "clients", "--entity-name", "java-quota")
+    both = ("--entity-type", "users", "--entity-name", "ada", "--entity-type", "clients", "--entity-default")
+    set_, other, faulty = tools.together(
+        [
+            tools.configs("--alter", "--add-config", "producer_byte_rate=100000", *app),
+            tools.configs("--alter", "--add-config", "request_percentage=12.5", *both),
+            tools.configs("--alter", "--add-config", "producer_byte_rate=0", *app[:3], "java-faulty"),
+        ]
+    )
+    assert ran(set_) == ["Completed updating config for client java-quota."]
+    assert (other.code, other.err) == (0, "")
+    assert "Quota producer_byte_rate must be greater than 0" in faulty.out + faulty.err
+    told: list[float] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "client.id": "java-quota",
+            "batch.num.messages": 1,
+            "throttle_cb": lambda event: told.append(event.throttle_time),
+        }
+    )
+    create(tools, "java-quota")
+    for _ in range(22):
+        producer.produce("java-quota", bytes(50_000), partition=0)
+    assert producer.flush(60) == 0  # 1.1 MB, of which 1 MB may come at once
+    assert max(told, default=0.0) > 0.5
+    began = time.monotonic()
+    producer.produce("java-quota", b"one more", partition=0)
+    assert producer.flush(60) == 0
+    assert time.monotonic() - began > 0.3  # it was not read while the connection was muted
+    shown, one = tools.together(
+        [
+            tools.configs("--describe", "--entity-type", "clients"),
+            tools.configs("--describe", *both),
+        ]
+    )
+    assert ran(shown) == ["Quota configs for client-id 'java-quota' are producer_byte_rate=100000.0"]
+    assert "request_percentage=12.5" in one.out
+    gone = tools.together(
+        [
+            tools.configs("--alter", "--delete-config", "request_percentage", *both),
+            tools.configs("--alter", "--delete-config", "producer_byte_rate", *app),
+        ]
+    )
+    assert [(done.code, done.err) for done in gone] == [(0, "")] * 2

@@ -73,7 +73,8 @@ class ClientThrottles:
         """By quota and what shares it, those last that were used last."""
         self.throttled: Counter[tuple[str, str]] = Counter()
         """Answers with a throttle time, by quota and entity: totals since the start."""
-        self.throttled_seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
+        """Their throttle times together, by the same."""
 
     def answered(self, request: Request, answering: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, Any]:
         """`answering`, counted and throttled where there are quotas."""
@@ -170,7 +171,7 @@ class ClientThrottles:
         if series not in self.throttled and len(self.throttled) >= MAX_SERIES:
             series = used.key.value, OTHERS
         self.throttled[series] += 1
-        self.throttled_seconds[series] += seconds
+        self.seconds[series] += seconds
 
 
 def entity_name(entity: QuotaEntity) -> str:

@@ -334,7 +334,7 @@ async def test_metrics_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     quota(node, None, "", producer_byte_rate=1.0)
     key = PRODUCED.value
     assert node.throttles.throttled == {(key, "client-id=a"): 1, (key, "client-id=b"): 1, (key, OTHERS): 2}
-    assert node.throttles.throttled_seconds[key, OTHERS] == 2 * MAX_MUTE_SECONDS
+    assert node.throttles.seconds[key, OTHERS] == 2 * MAX_MUTE_SECONDS
 
 
 @simulated
