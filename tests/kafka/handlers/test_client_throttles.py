@@ -16,6 +16,7 @@ from strandline.node.kafka.handlers import client_throttles
 from strandline.node.kafka.handlers.client_throttles import MAX_MUTE_SECONDS, OTHERS, ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.handlers.rate_window import RateWindow, TokenBucket
+from strandline.node.kafka.handlers.timed_steps import TimedSteps
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.handler import EncodedBody, Request, Throttled
@@ -147,7 +148,7 @@ async def test_a_producer_that_obeys_has_its_quota_in_the_long_run() -> None:
 async def test_a_mute_has_a_bound() -> None:
     node = FakeNode()
     quota(node, None, "app", producer_byte_rate=1.0)
-    assert await Client(node).produce(100 << 20) == MAX_MUTE_SECONDS
+    assert await Client(node).produce(100 << 20) == MAX_MUTE_SECONDS == 60.0
 
 
 @simulated
@@ -238,6 +239,31 @@ async def test_two_reads_at_the_same_time_do_not_both_use_the_room() -> None:
 
 
 # Request time.
+
+
+@simulated
+async def test_steps_are_timed_and_waits_are_not() -> None:
+    loop = asyncio.get_running_loop()
+    spent = 0.0
+
+    def work(seconds: float) -> None:
+        nonlocal spent
+        spent += seconds
+
+    async def request() -> str:
+        work(1.0)
+        await asyncio.sleep(100.0)
+        work(2.0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(loop.create_future(), 50.0)
+        work(4.0)
+        return "answer"
+
+    steps = TimedSteps(request(), lambda: spent)
+    others = asyncio.ensure_future(asyncio.sleep(10.0))
+    others.add_done_callback(lambda _: work(1000.0))  # of other requests, while this one waits
+    assert await steps == "answer"
+    assert steps.seconds == 7.0
 
 
 @simulated

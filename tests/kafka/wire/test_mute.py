@@ -86,16 +86,15 @@ def test_a_server_that_stops_and_a_client_that_leaves_wait_for_no_mute() -> None
     async def test() -> None:
         async with serve(Muting()) as served:
             client, other = await served.client(), await served.client()
+            client.writer.write(init(10))
+            other.writer.write(init(10) + init(2))  # the second is admitted, and waits
             for one in (client, other):
-                one.writer.write(init(10))
                 assert await one.answer() == 10
             client.writer.close()
             await settle()
             assert served.server.connections == 1
-            other.writer.write(init(2))
-            await settle()
-            began = time.monotonic()
-            await served.server.stop(5.0)
-            assert time.monotonic() - began < SECONDS
+            stopping = asyncio.ensure_future(served.server.stop(5.0))
+            assert await asyncio.wait_for(other.answer(), SECONDS / 2) == 2
+            await asyncio.wait_for(stopping, SECONDS / 2)
 
     run(test)
