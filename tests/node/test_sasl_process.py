@@ -226,7 +226,7 @@ def test_a_client_that_does_not_log_in_is_told_nothing(node: Node) -> None:
     node.lines.clear()
     with pytest.raises(KafkaException):
         AdminClient({"bootstrap.servers": node.address("plaintext"), "log_level": 0}).list_topics(timeout=2)
-    node.says("listener plaintext: METADATA before a login")
+    node.says("listener plaintext: the client sent METADATA before its login")
 
 
 def test_records_go_through_and_come_back(node: Node) -> None:

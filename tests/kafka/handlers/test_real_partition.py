@@ -10,7 +10,9 @@ from typing import Any, cast
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
+from strandline.node.config.quotas import QuotasSection
 from strandline.node.controller.leaders import Leader
+from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
@@ -53,10 +55,12 @@ class Nodes:
 
     def context(self, node: int) -> BrokerContext:
         partition = self.cluster.partitions[node]
+        loop = self.cluster.world.nodes[node].loop
         context = SimpleNamespace(
             node_id=node,
             authorizer=None,
-            loop=self.cluster.world.nodes[node].loop,
+            throttles=ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), loop.time),
+            loop=loop,
             controller=SimpleNamespace(machine=self.machine),
             leaders=self,
             partitions=SimpleNamespace(get=lambda *_: partition),

@@ -65,7 +65,7 @@ def test_before_a_login_only_what_it_needs_is_answered() -> None:
             assert server.server.logging_in == 0
         (problem,) = server.problems
         assert problem.reason == "not_logged_in"
-        assert problem.message == "listener kafka: INIT_PRODUCER_ID before a login"
+        assert problem.message == "listener kafka: the client sent INIT_PRODUCER_ID before its login"
         assert handler.asked == ["User:ANONYMOUS"]
 
     run(test)
