@@ -257,7 +257,7 @@ def paced(peer: Peer, amount: Amount, *, size: int = 1000) -> tuple[Acknowledgem
     acknowledgements.times.clear()
     servers = Servers(peer)
     processor = servers.processor()
-    _at_rate(amount, send, producer)
+    at_rate(amount, send, producer)
     return acknowledgements, servers.processor() - processor
 
 
@@ -287,10 +287,10 @@ def end_to_end(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
 
     def turn() -> None:
         producer.poll(0)
-        while read(0.0005):
+        while read(0.001):  # less does not wait
             pass
 
-    _at_rate(amount, lambda: send(repr(time.perf_counter()).encode()), producer, turn)
+    at_rate(amount, lambda: send(repr(time.perf_counter()).encode()), producer, turn)
     while len(latencies) < len(acknowledgements.latencies) and read(2.0):
         pass
     consumer.close()
@@ -413,16 +413,19 @@ def _reader(peer: Peer, topic: str, partitions: int) -> Consumer:
     return consumer
 
 
-def _at_rate(
+def at_rate(
     amount: Amount, send: Callable[[], None], producer: Producer, turn: Callable[[], None] | None = None
 ) -> None:
+    """Send at a fixed rate, and take the acknowledgements meanwhile, by `turn` if there is one."""
     sent, began = 0, time.perf_counter()
     while (now := time.perf_counter() - began) < amount.seconds:
         while sent <= now * amount.rate:
             send()
             sent += 1
         if turn is None:
-            producer.poll(0.0005)
+            # Until a record is acknowledged, or the next one is due. librdkafka counts whole milliseconds:
+            # with less it does not wait, and the client would take a processor from the servers.
+            producer.poll(max(0.001, sent / amount.rate - now))
         else:
             turn()
     producer.flush(_FLUSH_SECONDS)
