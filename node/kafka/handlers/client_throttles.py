@@ -150,6 +150,12 @@ class ClientThrottles:
         used.counter.record(now, partitions, used.limit.value)
         return True
 
+    def give_back(self, request: Request, partitions: int) -> None:
+        """Give back what `may_mutate` counted: the change was refused, and Kafka counts only what is done."""
+        used = self._used(QuotaKey.MUTATIONS, request) if self._quotas() else None
+        if used is not None:
+            used.counter.record(self._clock(), -partitions, used.limit.value)
+
     # Counters.
 
     def _used(self, key: QuotaKey, request: Request) -> _Used | None:

@@ -63,12 +63,15 @@ async def _grow(context: BrokerContext, request: Request, asked: Any, deadline: 
     if request.payload.validate_only:
         planned = context.controller.machine.validate(command)
         return refused(planned) if isinstance(planned, Refused) else planned
-    if not context.throttles.may_mutate(request, max(asked.count - len(topic.partitions), 0)):
+    more = max(asked.count - len(topic.partitions), 0)
+    if not context.throttles.may_mutate(request, more):
         return THROTTLED
     outcome = await submit(context, command, deadline)
     if isinstance(outcome, Topic):
         return outcome
     assert isinstance(outcome, Failure)
+    if outcome.code is not ErrorCode.request_timed_out:
+        context.throttles.give_back(request, more)
     if outcome.code is ErrorCode.unknown_topic_id:
         return Failure(ErrorCode.unknown_topic_or_partition, "The topic was deleted meanwhile.")
     return outcome

@@ -73,9 +73,15 @@ async def create_topics(context: BrokerContext, request: Request, a: ResponseTyp
             return NO_TOPIC
         if too_many:
             return too_many
-        if not payload.validate_only and not context.throttles.may_mutate(request, _count(context, asked)):
+        if payload.validate_only:
+            return await _create(context, asked, True, deadline)
+        partitions = _count(context, asked)
+        if not context.throttles.may_mutate(request, partitions):
             return THROTTLED
-        return await _create(context, asked, payload.validate_only, deadline)
+        made = await _create(context, asked, False, deadline)
+        if isinstance(made, Failure) and made.code is not ErrorCode.request_timed_out:
+            context.throttles.give_back(request, partitions)
+        return made
 
     results = await gather_bounded(wanted.values(), create)
     if not payload.validate_only:

@@ -78,9 +78,9 @@ class TokenBucket:
         self._since = 0.0
 
     def record(self, now: float, tokens: float, limit: float) -> None:
-        """Take tokens."""
+        """Take tokens, or give some back: the bucket never has more than its most."""
         self._refill(now, limit)
-        self._used += tokens
+        self._used = max(self._used + tokens, 0.0)
 
     def excess(self, now: float, limit: float) -> float:
         """Seconds until the bucket owes nothing; 0 or less where it does not."""

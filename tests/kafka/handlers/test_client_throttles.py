@@ -347,6 +347,24 @@ async def test_changes_of_topics_wait_for_tokens() -> None:
     assert [one.error_code for one in response.responses] == [ErrorCode.none, throttled]
 
 
+@simulated
+async def test_changes_that_are_refused_take_no_tokens() -> None:
+    node = FakeNode()
+    quota(node, "alice", None, controller_mutation_rate=1.0)  # 11 at once
+    client = Client(node)
+    assert await created(client, ["a"]) == ([ErrorCode.none], 0.0)
+    for _ in range(5):
+        assert await created(client, ["a"]) == ([ErrorCode.topic_already_exists], 0.0)
+        grown = await client.ask(
+            ApiKey.CREATE_PARTITIONS, validate_only=False, timeout=timedelta(seconds=1),
+            topics=[{"name": "a", "count": 9, "assignments": [{"broker_ids": [99]}]}],
+        )  # fmt: skip
+        assert muted(grown) == 0.0
+        assert grown.results[0].error_code is ErrorCode.invalid_replica_assignment
+    assert await created(client, ["b"]) == ([ErrorCode.none], 0.0)
+    assert (await created(client, ["c"]))[1] > 3.0
+
+
 # What is told, and its bounds.
 
 
