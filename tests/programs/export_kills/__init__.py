@@ -1,0 +1,1 @@
+"""`strandline export`, killed again and again."""

@@ -1,0 +1,39 @@
+"""The verdict of `scripts/export-kills`; a run of it takes minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.snapshot.spark.export.run import Export, in_threads
+from strandline.snapshot.spark.export.target import open_target
+from strandline.snapshot.spark.options import parse
+from strandline.snapshot.storage import open_storage
+from tests.programs.export_kills.run import TOPICS, doubled, is_bad, lost_and_more
+from tests.spark.stored_cluster import build_cluster
+
+RIGHT = {"runs": 9, "killed": 5, "doubled": 0, "lost": 0, "unknown": 0, "doubled_at_end": 0, "check": 0}
+
+
+@pytest.mark.parametrize("wrong", ["doubled", "lost", "unknown", "doubled_at_end", "check"])
+def test_anything_but_each_record_once_is_bad(wrong: str) -> None:
+    assert not is_bad({**RIGHT})
+    assert is_bad({**RIGHT, wrong: 1})
+
+
+def test_a_file_too_many_or_too_few_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda file: None)
+    cluster, target = build_cluster(tmp_path / "objects", batches_a_round=2), tmp_path / "lake"
+    read = parse({"url": cluster.url, "topic": ",".join(TOPICS)})
+    Export(open_storage(cluster.url), read, open_target(str(target)), in_threads(1)).run()
+    there, lost, unknown = lost_and_more(cluster, target)
+    assert (there > 100, lost, unknown, doubled(target)) == (True, 0, 0, 0)
+    file = min(target.rglob("*.parquet"))
+    file.with_name("again.parquet").write_bytes(file.read_bytes())
+    assert doubled(target) > 10
+    file.unlink()
+    file.with_name("again.parquet").unlink()
+    assert lost_and_more(cluster, target)[1] > 10
+    cluster.partitions["visits", 0].records.pop()
+    assert lost_and_more(cluster, target)[2] == 1
