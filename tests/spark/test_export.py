@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,12 @@ from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.cluster.command import Done, as_json, strandline
+from tests.objectstore.s3_endpoint import endpoint
 from tests.spark.collected_cluster import write
 from tests.spark.planned import Place, readable
 from tests.spark.stored_cluster import StoredCluster, StoredRecord, build_cluster
+
+__all__ = ["endpoint"]
 
 SMALL = Limits(file_bytes=1500, round_files=2)
 """Many rounds of several files each."""
@@ -416,3 +420,23 @@ def test_the_command_exports_checks_and_says_what_is_wrong(
     assert done.status == 0
     assert done.out.endswith("1 round: each record once\n")
     assert f"{len(wanted)} records" in done.out
+
+
+@pytest.mark.s3
+def test_a_bucket_takes_each_file_once_too(cluster: StoredCluster, endpoint: str) -> None:
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/lake", method="PUT"), timeout=10).close()
+    options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "t", "secret_access_key": "t"}
+    target = open_target("s3://lake/files", options)
+    assert target.create("a/b", b"one")
+    assert not target.create("a/b", b"two")
+    assert target.get("a/b") == b"one"
+    target.delete("a/b")
+    target.delete("a/b")
+    assert target.list("") == []
+    for kill in (1, 2, 3, 4):
+        with pytest.raises(Killed):
+            export(cluster, Mortal(target, kill, kill % 2 == 0), by="day", run=here)
+    export(cluster, target)
+    found = check(target)
+    assert (found.problems, found.unfinished) == ([], None)
+    assert found.records == sum(map(len, readable(cluster).values()))

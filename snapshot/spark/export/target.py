@@ -183,7 +183,8 @@ class _BucketTarget(Target):
 
     def create(self, key: str, data: Buffer) -> bool:
         try:
-            obstore.put(self._store, key, data, mode="create", use_multipart=False)
+            # A copy: obstore takes a view of Arrow's signed bytes for an iterator of numbers.
+            obstore.put(self._store, key, bytes(data), mode="create", use_multipart=False)
         except exceptions.AlreadyExistsError:
             return False
         except (exceptions.BaseError, OSError) as error:
