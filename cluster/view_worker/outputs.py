@@ -7,13 +7,13 @@ state from which to come to it again are one atom.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from strandline.cluster.view_worker.inputs import Cut, Place
+from strandline.cluster.view_worker.surroundings import Surroundings
 
 REQUEST_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.1
@@ -60,11 +60,12 @@ def committed(consumer: Consumer, places: Iterable[Place]) -> Committed | None:
 class Outputs:
     """The transactional producer of one version."""
 
-    def __init__(self, producer: Producer, consumer: Consumer) -> None:
+    def __init__(self, producer: Producer, consumer: Consumer, around: Surroundings) -> None:
         """Shuts out the process before, and ends its transaction; raises KafkaException."""
         self._producer = producer
+        self._around = around
         self._group = consumer.consumer_group_metadata()
-        _patiently(lambda: producer.init_transactions(REQUEST_SECONDS))
+        self._patiently(lambda: producer.init_transactions(REQUEST_SECONDS))
 
     def commit(
         self, records: Iterable[tuple[str, bytes, bytes | None]], cut: Mapping[Place, int], metadata: str
@@ -85,21 +86,25 @@ class Outputs:
             count += 1
         offsets = [TopicPartition(*place, offset, metadata) for place, offset in cut.items()]
         if offsets:
-            _patiently(lambda: producer.send_offsets_to_transaction(offsets, self._group, REQUEST_SECONDS))
-        _patiently(lambda: producer.commit_transaction(REQUEST_SECONDS))
+            self._patiently(
+                lambda: producer.send_offsets_to_transaction(offsets, self._group, REQUEST_SECONDS)
+            )
+        self._patiently(lambda: producer.commit_transaction(REQUEST_SECONDS))
         return count
 
-
-def _patiently(ask: Callable[[], Any]) -> None:
-    """Try again what librdkafka says may be tried again, for REQUEST_SECONDS."""
-    deadline = time.monotonic() + REQUEST_SECONDS
-    while True:
-        try:
-            ask()
-        except KafkaException as error:
-            cause = error.args[0]
-            if not (isinstance(cause, KafkaError) and cause.retriable()) or time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
-        else:
-            return
+    def _patiently(self, ask: Callable[[], Any]) -> None:
+        """Try again what librdkafka says may be tried again, for REQUEST_SECONDS."""
+        deadline = self._around.monotonic() + REQUEST_SECONDS
+        while True:
+            try:
+                ask()
+            except KafkaException as error:
+                cause = error.args[0]
+                if (
+                    not (isinstance(cause, KafkaError) and cause.retriable())
+                    or self._around.monotonic() > deadline
+                ):
+                    raise
+                self._around.sleep(RETRY_SECONDS)
+            else:
+                return

@@ -6,7 +6,6 @@ docs/views.md tells the protocol, and statemachine/controller/view_programs.py j
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 from strandline.cluster.view_worker.inputs import Cut
@@ -55,7 +54,7 @@ def _live(task: VersionTask) -> None:
         task.check()
         pause = task.link.known.program.pause
         if pause is not None and pause.number == paused:
-            time.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
+            task.around.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
         elif pause is not None:
             paused = pause.number
             _pause(task, pause)
@@ -93,8 +92,8 @@ def _next(task: VersionTask) -> None:
             task.check()
         if _cut_over(task):
             return
-        end = time.monotonic() + RETRY_SECONDS
-        while time.monotonic() < end:
+        end = task.around.monotonic() + RETRY_SECONDS
+        while task.around.monotonic() < end:
             task.check()
             task.go_on()
     raise CannotRun(
@@ -127,7 +126,7 @@ def _cut_over(task: VersionTask) -> bool:
     program = task.link.known.program
     number = 0
     if task.kept and program.live is not None:
-        began = time.monotonic()
+        began = task.around.monotonic()
         if task.committed != task.inputs.position:
             task.commit()
         wanted = pack_reached(task.cut(), {})
@@ -140,7 +139,7 @@ def _cut_over(task: VersionTask) -> bool:
         # Other topics stay where they are: no view that is kept reads them.
         cut = _shared(task, there)
         while not task.inputs.at(cut):
-            if time.monotonic() > began + PAUSE_SECONDS:
+            if task.around.monotonic() > began + PAUSE_SECONDS:
                 task.link.submit(ResumeViews(task.program, task.attempt, number))
                 return False
             task.check()
@@ -162,7 +161,7 @@ def _cut_over(task: VersionTask) -> bool:
         except NodeRefuses as refused:
             if refused.late:
                 return False
-        time.sleep(LOOK_SECONDS)
+        task.around.sleep(LOOK_SECONDS)
         task.present_version()
 
 
@@ -172,10 +171,10 @@ def _shared(task: VersionTask, cut: Cut) -> Cut:
 
 def _reached(task: VersionTask, number: int, until: float) -> bytes | None:
     """The cut at which the live version stopped; None when the pause ended, or takes too long."""
-    while time.monotonic() < until:
+    while task.around.monotonic() < until:
         task.present_version()
         pause = task.link.known.program.pause
         if pause is not None and pause.number == number and pause.reached is not None:
             return pause.reached
-        time.sleep(LOOK_SECONDS)
+        task.around.sleep(LOOK_SECONDS)
     return None

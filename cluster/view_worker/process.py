@@ -17,6 +17,7 @@ from strandline.cluster.view_worker import phases
 from strandline.cluster.view_worker.inputs import InputGone
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink, NodeRefuses
 from strandline.cluster.view_worker.state_objects import StateDamaged
+from strandline.cluster.view_worker.surroundings import REAL, Surroundings
 from strandline.cluster.view_worker.version_task import CannotRun, Replaced, VersionTask
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import StoreError
@@ -31,12 +32,16 @@ def main() -> int:
     """Run what the node says; the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     link = NodeLink()
+    return run(link, random.SystemRandom().getrandbits(62) + 1, REAL)
+
+
+def run(link: NodeLink, worker: int, around: Surroundings) -> int:
+    """Run what the node says as process number `worker`; the exit code."""
     url, options, owner, bootstrap, attempt, live = link.started()
-    worker = random.SystemRandom().getrandbits(62) + 1
     name = link.known.program.name
+    place = StorePlace(url, options, owner)
     try:
-        task = VersionTask(link, StorePlace(url, options, owner), bootstrap, attempt, worker, live=live)
-        phases.run(task)
+        phases.run(VersionTask(link, place, bootstrap, attempt, worker, live=live, around=around))
     except Replaced:
         return 0
     except NodeRefuses as refused:

@@ -6,33 +6,24 @@ write, and overwrites nothing. A run that the manifest before had is not written
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
-import random
 import tempfile
-import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgpack
 
 from strandline.cluster.view_worker.inputs import Cut
-from strandline.node.objectstore.opening import StorePlace, open_store
-from strandline.node.objectstore.retries import RetryPolicy
+from strandline.cluster.view_worker.store_thread import BlockingStore
 from strandline.node.objectstore.store import MAX_DELETE
-from strandline.node.raft.disk import RealDisk
-from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.run_file import read_run, write_run
 
 VERSION: Final = 1
 ROOT: Final = "views"
-STORE_THREADS: Final = 4
-POLICY: Final = RetryPolicy(attempt_seconds=30.0, total_seconds=120.0)
-Value = TypeVar("Value")
 
 
 class StateDamaged(Exception):
@@ -45,30 +36,14 @@ def prefix(program: int, attempt: int | None = None) -> str:
 
 
 class StateObjects:
-    """Writes and reads states. Its store belongs to a loop in a thread of its own. Calls raise StoreError."""
+    """Writes and reads states. Calls raise StoreError."""
 
-    def __init__(self, place: StorePlace, program: int, attempt: int, worker: int) -> None:
+    def __init__(self, store: BlockingStore, program: int, attempt: int, worker: int) -> None:
+        self._store = store
         self._own = f"{prefix(program, attempt)}{worker:x}/"
         self._numbers = itertools.count(1)
         self._kept: dict[int, tuple[Run, str]] = {}
         """Runs of the newest state by identity, with their objects' names."""
-        self._loop = NodeLoop()
-        threading.Thread(target=self._loop.run_forever, name="store", daemon=True).start()
-        self._store = self._run(self._open(place))
-
-    async def _open(self, place: StorePlace) -> Any:
-        return open_store(
-            place,
-            POLICY,
-            loop=self._loop,
-            disk=RealDisk(),
-            executor=DiskThreads(STORE_THREADS, "store"),
-            rng=random.Random(random.SystemRandom().getrandbits(256)),
-            make=False,
-        )
-
-    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def save(self, states: Mapping[str, StateManifest], cut: Cut) -> tuple[str, frozenset[str]]:
         """Store states of one cut; gives the manifest's name, and the names of all objects that it needs."""
@@ -80,7 +55,7 @@ class StateObjects:
         at = [[topic, partition, offset] for (topic, partition), offset in sorted(cut.items())]
         body = msgpack.packb([VERSION, at, rows])
         name = f"{self._own}{next(self._numbers):010d}.state"
-        self._run(self._store.put(name, [body, hashlib.sha256(body).digest()]))
+        self._store.put(name, [body, hashlib.sha256(body).digest()])
         self._kept = kept
         return name, frozenset([name, *(one for _, one in kept.values())])
 
@@ -92,14 +67,14 @@ class StateObjects:
                 path = Path(folder, "new.run")
                 write_run(path, run, compressed=True)
                 body = path.read_bytes()
-            self._run(self._store.put(name, [body]))
+            self._store.put(name, [body])
             known = run, name
         kept[id(run)] = known
         return known[1]
 
     def load(self, name: str) -> tuple[dict[str, StateManifest], Cut, frozenset[str]]:
         """Read states; their cut, and the names of all objects that they need. Raises StateDamaged."""
-        stored = bytes(self._run(self._store.get(name)))
+        stored = bytes(self._store.get(name))
         body, digest = stored[:-32], stored[-32:]
         if hashlib.sha256(body).digest() != digest:
             raise StateDamaged(f"{name} is not what was written")
@@ -120,7 +95,7 @@ class StateObjects:
 
     def _fetched(self, name: str, runs: dict[str, Run]) -> Run:
         if name not in runs:
-            body = self._run(self._store.get(name))
+            body = self._store.get(name)
             with _folder() as folder:
                 path = Path(folder, "found.run")
                 path.write_bytes(body)
@@ -131,7 +106,7 @@ class StateObjects:
         """Objects of this attempt and those before it that are not needed; another attempt's are its own."""
         below, after = prefix(program), ""
         found: set[str] = set()
-        while names := self._run(self._store.list(below, after, MAX_DELETE)):
+        while names := self._store.list(below, after, MAX_DELETE):
             after = names[-1]
             for one in names:
                 number = int(one.removeprefix(below).partition("/")[0])
@@ -143,7 +118,7 @@ class StateObjects:
         """Delete objects that no state needs any more."""
         ordered = sorted(names)
         for first in range(0, len(ordered), MAX_DELETE):
-            self._run(self._store.delete_many(ordered[first : first + MAX_DELETE]))
+            self._store.delete_many(ordered[first : first + MAX_DELETE])
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:

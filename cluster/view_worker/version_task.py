@@ -7,13 +7,10 @@ silence what was committed after it, and goes on where the process before it end
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import msgpack
-from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.view_worker import outputs
@@ -21,6 +18,7 @@ from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
 from strandline.cluster.view_worker.node_link import NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.state_objects import StateObjects
+from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
@@ -65,10 +63,19 @@ class VersionTask:
     """The state, the inputs and the outputs of a version; `phases` says when it does what."""
 
     def __init__(
-        self, link: NodeLink, place: StorePlace, bootstrap: str, attempt: int, worker: int, *, live: bool
+        self,
+        link: NodeLink,
+        place: StorePlace,
+        bootstrap: str,
+        attempt: int,
+        worker: int,
+        *,
+        live: bool,
+        around: Surroundings,
     ) -> None:
         """Take up one version of a program. Raises CannotRun, Replaced, KafkaException, StoreError."""
         self.link = link
+        self.around = around
         self.attempt = attempt
         self.worker = worker
         self.live = live
@@ -78,7 +85,7 @@ class VersionTask:
         self.program = program.name
         self.version = self.present_version()
         plan = program_of(self.version.text)
-        self._circuit = circuit_of(plan, ThreadPoolExecutor(1, "merge"))
+        self._circuit = circuit_of(plan, around.merging())
         self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
         self._topics = {view.sink: view.topic_id for view in self.version.views}
         others = {view.topic_id for view in program.live.views} if program.live and not live else set()
@@ -95,7 +102,7 @@ class VersionTask:
                 self._readers[name] = each, RecordReader(each, keys.get(name))
         group = f"view.{program.name}.{program.created}" + ("" if live else f".{attempt}")
         self._group = group
-        self._consumer = Consumer(
+        self._consumer = around.consumer(
             client_config(
                 bootstrap,
                 client_id=group,
@@ -110,7 +117,7 @@ class VersionTask:
             )
         )
         self._outputs = Outputs(
-            Producer(
+            around.producer(
                 client_config(
                     bootstrap,
                     client_id=group,
@@ -121,9 +128,10 @@ class VersionTask:
                 )
             ),
             self._consumer,
+            around,
         )
         link.submit(StartViewWorker(program.name, attempt, live, worker))
-        self._objects = StateObjects(place, program.created, attempt, worker)
+        self._objects = StateObjects(around.store(place), program.created, attempt, worker)
         self._needed: list[frozenset[str]] = []
         self._pause_seconds = FIRST_STATE_SECONDS
         self._begin(program.created)
@@ -150,7 +158,7 @@ class VersionTask:
         self._hold(stored if self.state else None)
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
         self.committed: Cut = dict(own.cut) if own else dict(stored)
-        self._last_commit = self._last_state = self._last_hold = time.monotonic()
+        self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
         self._state_cut = dict(stored)
         self.tell(phase="replaying")
         while not self.inputs.at(self.committed):
@@ -175,7 +183,7 @@ class VersionTask:
                 numbers = range(place.partitions)
                 offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
                 self.link.hold(name, self._group, offsets, HOLD_MS)
-        self._last_hold = time.monotonic()
+        self._last_hold = self.around.monotonic()
 
     # Looking at the program.
 
@@ -190,7 +198,7 @@ class VersionTask:
     def check(self) -> None:
         """Raise Replaced, or CannotRun for inputs that are not what they were; tell the node how it goes."""
         self.present_version()
-        if time.monotonic() - self._told >= _TELL_SECONDS:
+        if self.around.monotonic() - self._told >= _TELL_SECONDS:
             if sorted(self._places()) != sorted(self.inputs.position):
                 raise Replaced  # a topic has grown: the next process reads all of it
             self.tell()
@@ -198,7 +206,7 @@ class VersionTask:
     def tell(self, **changes: Any) -> None:
         """Tell the node how it goes."""
         self.status.update(changes)
-        self._told = time.monotonic()
+        self._told = self.around.monotonic()
         skipped = sum(reader.skipped for _, reader in self._readers.values())
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
         self.link.tell({**self.status, "skipped": skipped, "cut": cut})
@@ -229,17 +237,17 @@ class VersionTask:
         """Take what is there, up to bounds, and commit what follows from it; the number of records taken."""
         count, said = self._step(bounds)
         self.status["records"] += count
-        silent_for = time.monotonic() - self._last_commit
+        silent_for = self.around.monotonic() - self._last_commit
         changed = any(each.rows.height or each.removed.height for each in said.values())
         late = silent_for > IDLE_COMMIT_SECONDS and self.inputs.position != self.committed
         if changed or late or silent_for > STALE_COMMIT_SECONDS:
             self.commit(said)
         if (
-            time.monotonic() - self._last_state > self._pause_seconds
+            self.around.monotonic() - self._last_state > self._pause_seconds
             and self.inputs.position != self._state_cut
         ):
             self.store_state()
-        elif time.monotonic() - self._last_hold > HOLD_SECONDS:
+        elif self.around.monotonic() - self._last_hold > HOLD_SECONDS:
             self._hold(self._state_cut if self.state else None)
         return count
 
@@ -248,7 +256,7 @@ class VersionTask:
         metadata = outputs.metadata(self.state, self.attempt, self.phase, self.part)
         self.status["written"] += self._outputs.commit(self._records(said), self.inputs.position, metadata)
         self.committed = dict(self.inputs.position)
-        self._last_commit = time.monotonic()
+        self._last_commit = self.around.monotonic()
 
     def _records(self, said: Mapping[str, Changes]) -> Iterator[tuple[str, bytes, bytes | None]]:
         for name, changes in said.items():
@@ -274,7 +282,7 @@ class VersionTask:
         if len(self._needed) > 2:
             self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
         self._hold(self._state_cut)
-        self._last_state = time.monotonic()
+        self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
         self.status["state"] = self.state
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, TopicPartition
 
 from strandline.cluster.view_worker.node_link import Known, NodeLink, TopicPlace
+from strandline.cluster.view_worker.store_thread import StoreThread
+from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
@@ -72,7 +76,7 @@ class PlayedCluster:
         """Whether a process dies at a place: `produced`, before a transaction ends, or `ended`, after."""
         self.held: list[tuple[str, Mapping[int, int | None]]] = []
         self.workers = 0
-        self._tasks: list[VersionTask] = []
+        self._stores: list[StoreThread] = []
         found = {number: self._version(number, text) for number, text in versions.items()}
         following = [one for number, one in found.items() if number != live]
         self.program = ViewProgram(
@@ -101,15 +105,24 @@ class PlayedCluster:
         self.workers += 1
         place = StorePlace(str(self.folder), {}, f"owner{self.workers}")
         link = cast(NodeLink, Link(self))
-        task = VersionTask(link, place, "localhost:1", attempt, self.workers, live=live)
-        self._tasks.append(task)
-        return task
+        around = Surroundings(
+            cast(Any, partial(PlayedConsumer, self)),
+            cast(Any, partial(PlayedProducer, self)),
+            self._store,
+            lambda: None,
+            time.monotonic,
+            time.sleep,
+        )
+        return VersionTask(link, place, "localhost:1", attempt, self.workers, live=live, around=around)
+
+    def _store(self, place: StorePlace) -> StoreThread:
+        self._stores.append(StoreThread(place))
+        return self._stores[-1]
 
     def close(self) -> None:
         """End the threads of the processes that began."""
-        for task in self._tasks:
-            loop = task._objects._loop
-            loop.call_soon_threadsafe(loop.stop)
+        for store in self._stores:
+            store.close()
 
     def sell(self, *rows: tuple[int, str, int]) -> None:
         """Write sales: partition, shop, amount."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ import pytest
 
 from strandline.cluster.view_worker import outputs, phases, version_task
 from strandline.cluster.view_worker.version_task import VersionTask
-from tests.cluster.played_views import CREATED, Died, PlayedCluster, PlayedConsumer, PlayedProducer
+from tests.cluster.played_views import CREATED, Died, PlayedCluster
 
 TOTALS: Final = """
 CREATE TABLE sales (shop STRING, amount BIGINT);
@@ -27,8 +26,6 @@ NEXT: Final = 12
 
 
 def played(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedCluster]:
-    monkeypatch.setattr(version_task, "Consumer", partial(PlayedConsumer, cluster))
-    monkeypatch.setattr(version_task, "Producer", partial(PlayedProducer, cluster))
     monkeypatch.setattr(version_task, "FIRST_STATE_SECONDS", 3600.0)  # a test says when
     monkeypatch.setattr(version_task, "WAIT_SECONDS", 0.0)
     yield cluster

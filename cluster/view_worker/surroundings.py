@@ -1,0 +1,39 @@
+"""The world around a version's work: clients of Kafka, the object store, time; a simulation has its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer, Producer
+
+from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
+from strandline.node.objectstore.opening import StorePlace
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Whatever has an effect outside the process, or depends on more than its memory."""
+
+    consumer: Callable[[dict[str, Any]], Consumer]
+    """Makes a consumer with a client's settings."""
+    producer: Callable[[dict[str, Any]], Producer]
+    store: Callable[[StorePlace], BlockingStore]
+    merging: Callable[[], Executor | None]
+    """Makes the executor in which large runs are merged; None: in the step."""
+    monotonic: Callable[[], float]
+    """Seconds that only grow."""
+    sleep: Callable[[float], None]
+
+
+REAL: Final = Surroundings(
+    Consumer,
+    Producer,
+    StoreThread,
+    lambda: ThreadPoolExecutor(1, "merge"),
+    time.monotonic,
+    time.sleep,
+)

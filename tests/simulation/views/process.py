@@ -1,0 +1,312 @@
+"""A version's process in the simulated world: production's `process.run` over links that take time and fail."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from strandline.cluster.view_worker import process
+from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses
+from strandline.cluster.view_worker.store_thread import POLICY, BlockingStore
+from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.objectstore.store import Buffer
+from strandline.node.views.view_process import VersionName
+from strandline.statemachine.controller.controller_commands import ViewCommand
+from strandline.statemachine.kafka_errors import Refused
+from tests.simulation.views.fibers import Fiber
+from tests.simulation.views.kafka import Message, Place
+
+if TYPE_CHECKING:
+    from tests.simulation.views.cluster import Cluster
+
+UNANSWERED_SECONDS: Final = 30.0
+"""After so long a node gives up on the controller."""
+Value = TypeVar("Value")
+
+
+class Process:
+    """One process. `code` is its exit code once it has ended by itself."""
+
+    def __init__(self, cluster: Cluster, name: VersionName, number: int, known: Known) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.name = name
+        self.number = number
+        self.known = known
+        self.hosted = True
+        """Whether the node that is to run it does; False: another one does too."""
+        self.code: int | None = None
+        self.node = self.world.add_node(number)
+        self.node.start(lambda _: None)
+        self.store = RetryingStore(
+            cluster.store.client(self.node),
+            POLICY,
+            loop=self.node.loop,
+            rng=self.node.rng("retries"),
+            place="bucket",
+        )
+        self._told_at = 0.0
+        self.status: Mapping[str, Any] = {}
+        self._rng = self.world.rng(f"process {number}")
+        self.fiber = Fiber(self.world, self._run)
+
+    def __repr__(self) -> str:
+        return (
+            f"process {self.number} of attempt {self.name.attempt} ({'live' if self.name.live else 'next'})"
+        )
+
+    def _run(self) -> None:
+        around = Surroundings(
+            lambda config: cast(Consumer, SimConsumer(self, config)),
+            lambda config: cast(Producer, SimProducer(self, config)),
+            lambda _: cast(BlockingStore, SimBlockingStore(self)),
+            self.cluster.merging,
+            lambda: self.world.now,
+            self.sleep,
+        )
+        link = cast(NodeLink, SimLink(self))
+        self.code = process.run(link, self.number, self.cluster.around(around))
+        self.cluster.record(f"{self!r} ends with code {self.code}")
+        self.world.call_later(0.0, self.cluster.ended, self)
+
+    @property
+    def alive(self) -> bool:
+        return not self.fiber.ended and not self.fiber.killed
+
+    def kill(self) -> None:
+        """Within an event: as by kill -9. What it has sent comes all the same."""
+        if self.alive:
+            self.cluster.record(f"{self!r} is killed")
+            self.fiber.kill()
+            self.node.crash("kill")
+            self.world.call_later(0.0, self.cluster.ended, self)
+
+    def sleep(self, seconds: float) -> None:
+        self.fiber.wait(lambda resume: self._later(seconds, resume))
+
+    def _later(self, seconds: float, resume: Callable[[], None]) -> None:
+        self.world.call_later(seconds, resume)
+
+    def tell(self, known: Known) -> None:
+        """The node tells it the program's row, after what it told before."""
+        self._told_at = max(self._told_at, self.world.now + self._rng.uniform(0.0, self.cluster.lag_seconds))
+        self.world.call_at(self._told_at, self._take, known)
+
+    def _take(self, known: Known) -> None:
+        self.known = known
+
+    def ask(self, what: str, effect: Callable[[], Value], *, ordered: bool = False) -> Value:
+        """Send a request, which has its effect whatever becomes of the process, and wait for the answer.
+
+        Raises what `effect` raises.
+        """
+        answer: list[Any] = []
+        there = self._rng.uniform(0.001, 0.01) + self.cluster.delay(self, what)
+
+        def begin(resume: Callable[[], None]) -> None:
+            def arrive() -> None:
+                try:
+                    answer.append(effect())
+                except (KafkaException, HoldLost, NodeRefuses) as error:
+                    answer.append(error)
+                self.cluster.record(f"{self!r}: {what}")
+                back = self.world.now + self._rng.uniform(0.001, 0.01) + self.cluster.answer_delay(self, what)
+                self.world.call_at(max(back, self._told_at) if ordered else back, resume)
+
+            self.world.call_later(there, arrive)
+
+        self.fiber.wait(begin)
+        [result] = answer
+        if isinstance(result, Exception):
+            raise result
+        return cast(Value, result)
+
+    def store_request(self, what: str, make: Callable[[], Any]) -> Any:
+        """A request to the object store."""
+        extra = self.cluster.delay(self, what)
+        if extra:
+            self.sleep(extra)
+        task = self.node.spawn(make())
+        self.fiber.wait(lambda resume: task.add_done_callback(lambda _: resume()))
+        self.cluster.record(f"{self!r}: {what}")
+        return task.result()
+
+
+class SimLink:
+    """The process's end of the link to its node."""
+
+    def __init__(self, owner: Process) -> None:
+        self._owner = owner
+
+    def started(self) -> list[Any]:
+        name = self._owner.name
+        return ["memory:", {}, f"owner{self._owner.number}", "localhost:1", name.attempt, name.live]
+
+    @property
+    def known(self) -> Known:
+        return self._owner.known
+
+    def submit(self, command: ViewCommand) -> int:
+        owner, cluster = self._owner, self._owner.cluster
+        what = f"submit {type(command).__name__}"
+        lost = cluster.loses(owner, what)
+        result = owner.ask(what, lambda: cluster.submitted(command, lost), ordered=True)
+        if lost:
+            owner.sleep(owner._rng.uniform(1.0, UNANSWERED_SECONDS))
+            raise NodeRefuses("the controller does not answer", late=False)
+        if isinstance(result, Refused):
+            raise NodeRefuses(result.message, late=True)
+        assert isinstance(result, int), result
+        return result
+
+    def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
+        def effect() -> None:
+            for number, offset in offsets.items():
+                try:
+                    lowest = self._owner.cluster.hold(topic, number, reader, offset)
+                except KafkaException:
+                    raise NodeRefuses(f"topic {topic} has no such partitions any more", late=False) from None
+                if lowest is not None:
+                    raise HoldLost(f"HISTORY_GONE: {topic}-{number} is cleaned up to {lowest}")
+
+        self._owner.ask("hold", effect)
+
+    def tell(self, status: Mapping[str, Any]) -> None:
+        self._owner.status = dict(status)
+
+
+class SimBlockingStore:
+    """The bucket."""
+
+    def __init__(self, owner: Process) -> None:
+        self._owner = owner
+
+    def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        kind = key.rpartition(".")[2]
+        self._owner.store_request(f"put {kind}", lambda: self._owner.store.put(key, parts))
+
+    def get(self, key: str) -> Buffer:
+        found: Buffer = self._owner.store_request("get", lambda: self._owner.store.get(key))
+        return found
+
+    def list(self, prefix: str, after: str, limit: int) -> list[str]:
+        found: list[str] = self._owner.store_request(
+            "list", lambda: self._owner.store.list(prefix, after, limit)
+        )
+        return found
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        self._owner.store_request("delete", lambda: self._owner.store.delete_many(keys))
+
+
+class SimConsumer:
+    """A consumer: of each partition some records at a time, and word of each end that it comes to."""
+
+    def __init__(self, owner: Process, config: Mapping[str, Any]) -> None:
+        self._owner, self._kafka = owner, owner.cluster.kafka
+        self._group = str(config["group.id"])
+        self._committed_only = config["isolation.level"] == "read_committed"
+        self._gone_is_an_error = config["auto.offset.reset"] == "error"
+        self._next: dict[Place, int] = {}
+        self._told: dict[Place, int] = {}
+        self._paused: set[Place] = set()
+        self._rng = random.Random(f"{owner.world.seed} consumer {owner.number}")
+
+    def consumer_group_metadata(self) -> str:
+        return self._group
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        def effect() -> list[TopicPartition]:
+            known = self._kafka.offsets[self._group]
+            return [
+                TopicPartition(one.topic, one.partition, *known.get((one.topic, one.partition), (-1001, "")))
+                for one in places
+            ]
+
+        return self._owner.ask("committed", effect)
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        def effect() -> tuple[int, int]:
+            log = self._kafka.log(place.topic, place.partition)
+            self._owner.cluster.began(self._owner, (place.topic, place.partition), log.start)
+            return log.start, log.end
+
+        return self._owner.ask("watermarks", effect)
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self._next = {(one.topic, one.partition): one.offset for one in places}
+
+    def pause(self, places: list[TopicPartition]) -> None:
+        self._paused |= {(one.topic, one.partition) for one in places}
+
+    def resume(self, places: list[TopicPartition]) -> None:
+        self._paused -= {(one.topic, one.partition) for one in places}
+
+    def consume(self, most: int, seconds: float) -> list[Message]:
+        found = self._owner.ask("consume", lambda: self._fetched(most))
+        if not found:
+            self._owner.sleep(seconds)
+            found = self._fetched(most)
+        return found
+
+    def _fetched(self, most: int) -> list[Message]:
+        found: list[Message] = []
+        for place in sorted(self._next.keys() - self._paused):
+            try:
+                log = self._kafka.log(*place)
+            except KafkaException as error:
+                return [Message(place, 0, None, error.args[0].code())]
+            first = self._next[place]
+            if first < log.start:
+                if self._gone_is_an_error:
+                    return [Message(place, first, None, KafkaError._AUTO_OFFSET_RESET)]
+                first = log.start
+            room = min(most - len(found), self._rng.randint(1, self._owner.cluster.at_once))
+            entries = []
+            for entry in log.readable(first, self._committed_only):
+                if len(entries) == room:
+                    break
+                entries.append(entry)
+            found += [Message(place, entry.offset, entry) for entry in entries]
+            if len(entries) == room:
+                self._next[place] = entries[-1].offset + 1
+                continue
+            end = log.stable if self._committed_only else log.end
+            self._next[place] = max(first, end)
+            if self._told.get(place) != self._next[place]:
+                self._told[place] = self._next[place]
+                found.append(Message(place, self._next[place], None, KafkaError._PARTITION_EOF))
+        return found
+
+
+class SimProducer:
+    """A transactional producer: records and offsets reach the brokers before the transaction ends."""
+
+    def __init__(self, owner: Process, config: Mapping[str, Any]) -> None:
+        self._owner, self._kafka = owner, owner.cluster.kafka
+        self._name = str(config["transactional.id"])
+        self._epoch = 0
+        self._records: list[tuple[str, bytes, bytes | None]] = []
+
+    def init_transactions(self, timeout: float) -> None:
+        self._epoch = self._owner.ask("init", lambda: self._kafka.begin(self._name))
+
+    def begin_transaction(self) -> None:
+        self._records = []
+
+    def produce(self, topic: str, value: bytes | None, key: bytes) -> None:
+        self._records.append((topic, key, value))
+
+    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
+        records, self._records = self._records, []
+        self._owner.ask("write", lambda: self._kafka.write(self._name, self._epoch, records, group, offsets))
+
+    def commit_transaction(self, timeout: float) -> None:
+        self._owner.ask("commit", lambda: self._kafka.commit(self._name, self._epoch))
+        if self._owner.cluster.loses(self._owner, "commit"):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the answer was lost"))
