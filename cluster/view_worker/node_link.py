@@ -10,7 +10,7 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -80,16 +80,19 @@ class NodeLink:
 
     def submit(self, command: ViewCommand) -> int:
         """Have the controller apply a command; raises NodeRefuses."""
-        kind, value = self._ask("submit", encode(command))
-        if kind != "done":
-            raise NodeRefuses(str(value), late=kind == "refused")
-        return int(value)
+        return number_of(*self._ask("submit", encode(command)))
 
     def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
         """Hold records of a compacted topic from some offsets on, None: from the end; raises NodeRefuses."""
         kind, value = self._ask("hold", topic, reader, list(offsets.items()), lease_ms)
         if kind == "lost":
             raise HoldLost(str(value))
+        if kind != "done":
+            raise NodeRefuses(str(value), late=False)
+
+    def release(self, topic: str, reader: str, partitions: Sequence[int]) -> None:
+        """End a reader's holds; raises NodeRefuses."""
+        kind, value = self._ask("release", topic, reader, list(partitions))
         if kind != "done":
             raise NodeRefuses(str(value), late=False)
 
@@ -138,3 +141,10 @@ class NodeLink:
                 case _:
                     raise BadFrame(f"there is no {kind!r}")
             self._changed.notify_all()
+
+
+def number_of(kind: str, value: int | str) -> int:
+    """Read the answer to a command; raises NodeRefuses."""
+    if kind != "done":
+        raise NodeRefuses(str(value), late=kind == "refused")
+    return int(value)

@@ -125,7 +125,7 @@ def _cut_over(task: VersionTask) -> bool:
     """Come to the live version's cut, and take its place; False when that took too long."""
     program = task.link.known.program
     number = 0
-    if task.kept and program.live is not None:
+    if program.live is not None and not program.stopped:
         began = task.around.monotonic()
         if task.committed != task.inputs.position:
             task.commit()

@@ -20,7 +20,7 @@ Value = TypeVar("Value")
 
 
 class BlockingStore(Protocol):
-    """An object store whose calls return once they have ended. They raise StoreError, as `ObjectStore` does."""
+    """An object store whose calls return once they have ended; they raise StoreError."""
 
     def put(self, key: str, parts: Sequence[Buffer], /) -> None: ...
 

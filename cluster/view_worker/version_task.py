@@ -15,7 +15,7 @@ import msgpack
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.view_worker import outputs
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
-from strandline.cluster.view_worker.node_link import NodeLink
+from strandline.cluster.view_worker.node_link import NodeLink, NodeRefuses
 from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -27,7 +27,7 @@ from strandline.snapshot.views.json_records import RecordReader
 from strandline.snapshot.views.sink import Changes, Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import StartViewWorker
-from strandline.statemachine.controller.view_state import ProgramVersion
+from strandline.statemachine.controller.view_state import ProgramVersion, group_name
 from strandline.statemachine.views.identity import digest
 from strandline.statemachine.views.plan import Sink as SinkPlan
 from strandline.statemachine.views.plan import Source, Upsert
@@ -100,7 +100,7 @@ class VersionTask:
         for name, each in plan.operators().items():
             if isinstance(each, Source):
                 self._readers[name] = each, RecordReader(each, keys.get(name))
-        group = f"view.{program.name}.{program.created}" + ("" if live else f".{attempt}")
+        group = group_name(program.name, program.created, None if live else attempt)
         self._group = group
         self._consumer = around.consumer(
             client_config(
@@ -156,6 +156,8 @@ class VersionTask:
             created, self.attempt, frozenset[str]().union(*self._needed), other
         )
         self._hold(stored if self.state else None)
+        if self.live:
+            self._release(group_name(self.program, created, self.attempt))
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
@@ -184,6 +186,16 @@ class VersionTask:
                 offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
                 self.link.hold(name, self._group, offsets, HOLD_MS)
         self._last_hold = self.around.monotonic()
+
+    def _release(self, reader: str) -> None:
+        """End the holds that this version had while it was filled: its own stand now."""
+        for name, topic_id in self.version.inputs:
+            place = self.link.known.topics.get(topic_id)
+            if place is not None and place.compacted:
+                try:
+                    self.link.release(name, reader, range(place.partitions))
+                except NodeRefuses as refused:
+                    log.warning("a hold of %s stays until it runs out: %s", reader, refused)
 
     # Looking at the program.
 

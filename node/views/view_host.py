@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from strandline.node.config.addresses import is_wildcard
@@ -17,8 +18,8 @@ from strandline.node.controller.leaders import LeaderTable
 from strandline.node.coordinator.context import CoordinatorPlaces
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
-from strandline.node.views.view_process import Holder, VersionName, ViewProcess
-from strandline.statemachine.controller.view_state import ViewProgram
+from strandline.node.views.view_process import Holder, VersionName, ViewProcess, release_all
+from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 
 log = logging.getLogger(__name__)
@@ -104,11 +105,11 @@ class ViewHost:
         programs = self._context.controller.machine.view_programs
         if programs and not self._there():
             return
-        wanted = {
-            name for program in programs.values() if self._leads(program) for name in _versions(program)
-        }
+        wanted = {name for program in programs.values() if self._leads(program) for name in versions(program)}
+        there = {name for program in programs.values() for name in versions(program)}
         for name in [one for one in self._processes if one not in wanted]:
-            task = self._context.loop.create_task(self._processes.pop(name).close())
+            ending = self._end(self._processes.pop(name), gone=is_gone(name, there))
+            task = self._context.loop.create_task(ending)
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         bootstrap, place = self._bootstrap(), self._place
@@ -125,6 +126,12 @@ class ViewHost:
         for process in self._processes.values():
             process.tell()
 
+    async def _end(self, process: ViewProcess, *, gone: bool) -> None:
+        await process.close()
+        if gone:
+            machine = self._context.controller.machine
+            await release_all(self._context.holding, machine, process.name, process.inputs)
+
     def _there(self) -> bool:
         """Whether the topic of groups is there; the first look that misses it has it created."""
         if self._context.controller.machine.topic(GROUPS_TOPIC) is not None:
@@ -137,7 +144,7 @@ class ViewHost:
         topic = self._context.controller.machine.topic(GROUPS_TOPIC)
         if topic is None:
             return False
-        number = coordinator_of(f"view.{program.name}.{program.created}", len(topic.partitions))
+        number = coordinator_of(group_name(program.name, program.created, None), len(topic.partitions))
         leader = self._context.leaders.leader_of(topic.partitions[number].group)
         return leader is not None and leader.node == self._context.node_id
 
@@ -177,7 +184,19 @@ def _program_of(name: str) -> int:
     return int(number) if number.isdecimal() else 1 << 63
 
 
-def _versions(program: ViewProgram) -> list[VersionName]:
+def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:
+    """Whether a version that is not to run ends for good, with what is held for it.
+
+    One that has gone live has holds of its own once it has begun, and then ends those of its filling. A live
+    version has its holds in common with the one that takes its place.
+    """
+    if name.live:
+        return all((one.program, one.created) != (name.program, name.created) for one in there)
+    return all(one != name and one != name._replace(live=True) for one in there)
+
+
+def versions(program: ViewProgram) -> list[VersionName]:
+    """The versions of a program that are to run."""
     wanted = []
     if program.live is not None and not program.stopped:
         wanted.append(VersionName(program.name, program.created, program.live.attempt, True))

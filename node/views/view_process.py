@@ -21,7 +21,7 @@ from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import Command, ViewCommand, decode
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
-from strandline.statemachine.controller.view_state import ViewProgram
+from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Corruption
 
@@ -34,6 +34,10 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 MOST_PAUSE_SECONDS: Final = 30.0
 """Between the end of a process and the next one; it doubles while they end soon."""
 SOON_SECONDS: Final = 30.0
+
+
+Inputs = Sequence[tuple[str, bytes]]
+"""Topics that a version reads, by name and id."""
 
 
 class VersionName(NamedTuple):
@@ -60,6 +64,10 @@ class Holder(Protocol):
         self, topic: Topic, reader: str, offsets: Mapping[int, int | None], lease_ms: int, /
     ) -> list[PartitionHold]: ...
 
+    async def release(
+        self, topic: Topic, reader: str, partitions: Sequence[int], /
+    ) -> list[PartitionHold]: ...
+
 
 class ViewProcess:
     """Runs one version until it is closed, with one process after the other."""
@@ -79,6 +87,7 @@ class ViewProcess:
         self.status: dict[str, Any] = {}
         """The process's last words about itself."""
         self.starts = 0
+        self.inputs: Inputs = ()
         self._place = place
         self._bootstrap = bootstrap
         self._controller = controller
@@ -106,6 +115,9 @@ class ViewProcess:
         known = self._controller.machine.view_programs.get(self.name.program)
         if process is None or process.stdin is None or known is None or known.created != self.name.created:
             return
+        for version in known.versions():
+            if version.attempt == self.name.attempt:
+                self.inputs = version.inputs
         told = framed(["program", known, self._topics(known)])
         if told != self._told and not process.stdin.is_closing():
             self._told = told
@@ -188,6 +200,9 @@ class ViewProcess:
                 case ["hold", int(number), str(topic), str(reader), list(offsets), int(lease_ms)]:
                     answer = await self._hold(topic, reader, dict(offsets), lease_ms)
                     process.stdin.write(framed(["answer", number, *answer]))
+                case ["release", int(number), str(topic), str(reader), list(partitions)]:
+                    answer = await self._release(topic, reader, partitions)
+                    process.stdin.write(framed(["answer", number, *answer]))
                 case _:
                     raise BadFrame(f"there is no {message[0]!r}")
 
@@ -195,13 +210,7 @@ class ViewProcess:
         command = decode(entry)
         if not isinstance(command, ViewCommand) or command.program != self.name.program:
             raise BadFrame(f"{type(command).__name__} is not for a process of this program")
-        result = await self._controller.submit(command, SUBMIT_SECONDS)
-        if isinstance(result, Unavailable):
-            return "unavailable", f"the controller does not answer: {result.reason}"
-        if isinstance(result, Refused):
-            return "refused", result.message
-        assert isinstance(result, int), result
-        return "done", result
+        return answer_of(await self._controller.submit(command, SUBMIT_SECONDS))
 
     async def _hold(
         self, name: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int
@@ -215,3 +224,32 @@ class ViewProcess:
             if one.error is not None:
                 return "unavailable", f"{name}-{one.partition} is not held: {one.error}"
         return "done", 0
+
+    async def _release(self, name: str, reader: str, partitions: Sequence[int]) -> tuple[str, int | str]:
+        topic = self._controller.machine.topic(name)
+        there = [] if topic is None else [one for one in partitions if 0 <= one < len(topic.partitions)]
+        for one in await self._holding.release(topic, reader, there) if topic is not None else ():
+            if one.error is not None:
+                return "unavailable", f"{name}-{one.partition} is not released: {one.error}"
+        return "done", 0
+
+
+async def release_all(holding: Holder, machine: Controller, name: VersionName, inputs: Inputs) -> None:
+    """End the holds of a version that is gone for good; those that cannot be ended now run out."""
+    reader = group_name(name.program, name.created, None if name.live else name.attempt)
+    for _, topic_id in inputs:
+        topic = machine.topic_by_id(topic_id)
+        if topic is not None and "compact" in CLEANUP_POLICY.of(topic.configs):
+            for one in await holding.release(topic, reader, range(len(topic.partitions))):
+                if one.error is not None:
+                    log.warning("hold of %s on %s-%d: %s", reader, topic.name, one.partition, one.error)
+
+
+def answer_of(result: Result | Unavailable) -> tuple[str, int | str]:
+    """The answer to a process for what became of its command: what is unknown is no refusal."""
+    if isinstance(result, Unavailable):
+        return "unavailable", f"the controller does not answer: {result.reason}"
+    if isinstance(result, Refused):
+        return "refused", result.message
+    assert isinstance(result, int), result
+    return "done", result

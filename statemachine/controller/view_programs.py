@@ -156,7 +156,8 @@ def _cut_over(state: ControllerState, index: int, command: CutOverViews) -> int 
     if program.next_worker != command.worker:
         return _void("another process fills it")
     before, after = _topics(program.live), _topics(program.next)
-    if before & after:
+    if program.live and not program.stopped:
+        # Also where no topic stays: what the live version writes to a name would come into the new topic.
         pause = program.pause
         if pause is None or pause.number != command.pause or pause.reached is None:
             return _void(f"pause {command.pause} has ended, or the live version has not stopped in it")

@@ -83,6 +83,12 @@ def is_hidden(topic: str) -> bool:
     return topic.startswith(HIDDEN_PREFIX)
 
 
+def group_name(program: str, created: int, attempt: int | None) -> str:
+    """Name of a version's group, transactional id and holds; None for the live version, else its attempt."""
+    live = f"view.{program}.{created}"
+    return live if attempt is None else f"{live}.{attempt}"
+
+
 def hidden_name(program: int, attempt: int, number: int) -> str:
     """Name of the topic of an attempt's view until the cutover; all are counts."""
     return f"{HIDDEN_PREFIX}{program}.{attempt}.{number}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
@@ -75,6 +75,7 @@ class PlayedCluster:
         self.die: Callable[[str], bool] = lambda where: False
         """Whether a process dies at a place: `produced`, before a transaction ends, or `ended`, after."""
         self.held: list[tuple[str, Mapping[int, int | None]]] = []
+        self.released: list[tuple[str, str, list[int]]] = []
         self.workers = 0
         self._stores: list[StoreThread] = []
         found = {number: self._version(number, text) for number, text in versions.items()}
@@ -174,6 +175,9 @@ class Link:
 
     def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
         self._cluster.held.append((topic, offsets))
+
+    def release(self, topic: str, reader: str, partitions: Sequence[int]) -> None:
+        self._cluster.released.append((topic, reader, list(partitions)))
 
     def tell(self, status: Mapping[str, Any]) -> None:
         pass

@@ -1,1 +1,1 @@
-"""Programs of views in the simulated world: production processes beside a played log, controller and store."""
+"""Programs of views in the simulated world: production processes, a played log, controller and store."""

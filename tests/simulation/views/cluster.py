@@ -1,11 +1,12 @@
-"""The world of one seed: controller, host of processes, log, store; and the rules that hold at every moment."""
+"""The world of one seed: controller, host of processes, log, store; the rules that hold at every moment."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final
 
@@ -13,9 +14,11 @@ import msgpack
 
 from strandline.cluster.view_worker.node_link import Known, TopicPlace
 from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.node.compaction.holding import PartitionHold
 from strandline.node.views import view_host
-from strandline.node.views.view_process import VersionName
-from strandline.statemachine.controller.controller_commands import Command, ViewCommand
+from strandline.node.views.view_process import SUBMIT_SECONDS, VersionName, release_all
+from strandline.statemachine.controller.controller_commands import Command
+from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
 from strandline.statemachine.controller.view_state import (
     ViewProgram,
@@ -39,7 +42,7 @@ Cut = dict[Place, int]
 
 
 class Cluster:
-    """What the processes have around them. A schedule bends it by `delays`, `losses` and the moments it waits for."""
+    """What the processes have around them. A schedule bends it by `delays` and `losses`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -48,9 +51,11 @@ class Cluster:
         self.faults: Counter[str] = Counter()
         self.controller = Log(nodes=3)
         self.machine = self.controller.machine
-        self.kafka = Kafka(self.machine)
+        self.kafka = Kafka(self.machine, lambda: world.now)
         self.kafka.committed = self._committed
         self.store = SimStore(world)
+        self.host = world.add_node(1000)
+        self.host.start(lambda _: None)
         self.processes: list[Process] = []
         self.at_once = 5
         self.lag_seconds = 0.02
@@ -59,7 +64,16 @@ class Cluster:
         self.losses: list[Callable[[Process, str], bool]] = []
         self.around: Callable[[Surroundings], Surroundings] = lambda around: around
         self.merging: Callable[[], Executor | None] = lambda: None
-        self.honours_holds = True
+        self.repeated: dict[str, Callable[[], float]] = {}
+        """Seconds after which a command of some kind comes once more; below zero, it does not."""
+        self.may_end = False
+        """Whether an attempt may end without a cutover."""
+        self.may_stop = False
+        """Whether the live version may stop for good."""
+        self.patience = (1.0, SUBMIT_SECONDS)
+        """Seconds, at least and at most, after which a node gives up on an answer of the controller."""
+        self.deaf_seconds = 0.0
+        """How much later a node tells its processes of the program that are not live."""
         self._numbers = itertools.count(1)
         self._topics = itertools.count(1000)
         self._hosting = True
@@ -105,7 +119,9 @@ class Cluster:
         if lost and self._rng.random() < 0.5:
             return None
         before = self.machine.view_programs.get(PROGRAM)
+        names = {topic.name: topic.topic_id for topic in self.machine.topics}
         result = self.controller.do(command)
+        self.kafka.forget_late(names, self.world.now + self._rng.uniform(0.0, 10 * self.lag_seconds))
         self.record(f"controller: {type(command).__name__} -> {result}")
         after = self.machine.view_programs.get(PROGRAM)
         if after is not None and after.live is not None:
@@ -114,12 +130,17 @@ class Cluster:
             self._look_at_names(after)
         if after is not before:
             self._changed()
+        again = self.repeated.get(type(command).__name__, lambda: -1.0)()
+        if again >= 0:
+            self.world.call_later(again, self.again, command)
         return result
 
-    def again(self, command: ViewCommand) -> None:
+    def again(self, command: Command) -> None:
         """A command that was sent before comes once more."""
         self.faults["late or twice"] += 1
+        repeated, self.repeated = self.repeated, {}
         self.submitted(command, lost=False)
+        self.repeated = repeated
 
     def _known(self) -> Known:
         [program] = programs_from(msgpack.unpackb(msgpack.packb(rows({PROGRAM: self.program})))).values()
@@ -147,16 +168,19 @@ class Cluster:
         if not self._hosting:
             return
         program = self.machine.view_programs.get(PROGRAM)
-        wanted = set(view_host._versions(program)) if program else set[VersionName]()
+        wanted = set(view_host.versions(program)) if program else set[VersionName]()
         running = {process.name for process in self.processes if process.alive and process.hosted}
         for process in [*self.processes]:
             if process.hosted and process.name not in wanted:
                 process.kill()
+                if view_host.is_gone(process.name, wanted):
+                    self.host.spawn(release_all(self, self.machine, process.name, process.inputs))
         for name in sorted(wanted - running):
             self.begin(name)
 
     def begin(self, name: VersionName) -> Process:
-        process = Process(self, name, next(self._numbers), self._known())
+        [version] = [one for one in self.program.versions() if one.attempt == name.attempt]
+        process = Process(self, name, next(self._numbers), self._known(), version.inputs)
         self.processes.append(process)
         self.record(f"{process!r} begins")
         return process
@@ -201,14 +225,37 @@ class Cluster:
 
     def loses(self, process: Process, what: str) -> bool:
         """Whether the answer to a request is lost."""
-        lost = any([one(process, what) for one in self.losses])
+        lost = sum(one(process, what) for one in self.losses) > 0
         self.faults["lost answer"] += lost
         return lost
 
-    def hold(self, topic: str, partition: int, reader: str, offset: int | None) -> int | None:
+    def lose_next(self, rng: random.Random) -> None:
+        """The next answer to a process is lost."""
+        left = [True]
+        self.losses.append(lambda process, what: bool(left and rng.random() < 0.5 and left.pop()))
+
+    def sweep(self) -> None:
+        """What the controller's leader does now and then: objects of programs that are gone go."""
+        known = {program.created for program in self.machine.view_programs.values()}
+        names = self.store.keys(view_host.OBJECTS)
+        gone = [one for one in names if view_host._program_of(one) not in known]
+        if gone:
+            self.store.delete(gone)
+
+    async def hold(self, topic: Topic, reader: str, offsets: Any, lease_ms: int) -> list[PartitionHold]:
+        """No node asks for a hold but for a process."""
+        raise NotImplementedError
+
+    async def release(self, topic: Topic, reader: str, partitions: Sequence[int]) -> list[PartitionHold]:
+        """A reader's holds end."""
+        for number in partitions:
+            self.kafka.logs[topic.topic_id, number].holds.pop(reader, None)
+        return []
+
+    def held(self, topic: str, partition: int, reader: str, offset: int | None) -> int | None:
         """A reader's hold; gives what it could have if it is lost."""
         log = self.kafka.log(topic, partition)
-        return log.hold(reader, offset) if self.honours_holds else None
+        return log.hold(reader, offset)
 
     def began(self, process: Process, place: Place, first: int) -> None:
         self.first[process.name.attempt][place] = first
@@ -234,7 +281,7 @@ class Cluster:
 
     def _committed(self, one: Transaction) -> None:
         told = [metadata for _, _, _, metadata in one.offsets]
-        state, attempt, phase, part = json.loads(told[0])
+        _, attempt, phase, _ = json.loads(told[0])
         live = self.machine.view_programs.get(PROGRAM)
         if live is None:
             return

@@ -15,6 +15,7 @@ from zlib import crc32
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import Topic
 
 MOST_RECORD_BYTES: Final = 4096
 Place = tuple[str, int]
@@ -94,7 +95,7 @@ class PartitionLog:
         return None
 
     def compact(self, to: int | None = None) -> int:
-        """Keep of each key what is newest below the lowest hold, and no tombstone there; the number removed."""
+        """Keep of each key what is newest below the lowest hold, no tombstone there; the number removed."""
         bound = min([self.stable, *self.holds.values()] + ([] if to is None else [to]))
         newest = {
             one.key: one.offset for one in self.present.values() if one.offset < bound and one.committed
@@ -127,17 +128,32 @@ class PartitionLog:
 class Kafka:
     """The cluster. `committed` hears of each transaction of a views' process as it takes effect."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, now: Callable[[], float]) -> None:
         self.controller = controller
+        self._now = now
+        self._former: dict[str, tuple[bytes, float]] = {}
+        """Topics by names that they had, which brokers still know for a while."""
         self.logs: dict[tuple[bytes, int], PartitionLog] = defaultdict(PartitionLog)
         self.offsets: dict[str, dict[Place, tuple[int, str]]] = defaultdict(dict)
         self.epochs: dict[str, int] = defaultdict(int)
         self.open: dict[str, Transaction] = {}
         self.committed: Callable[[Transaction], None] = lambda _: None
 
+    def forget_late(self, names: Mapping[str, bytes], until: float) -> None:
+        """Brokers know names, as they were before a change, until some time."""
+        for name, topic_id in names.items():
+            if self.controller.topic(name) is None:
+                self._former[name] = topic_id, until
+
+    def _topic(self, name: str) -> Topic | None:
+        former, until = self._former.get(name, (b"", 0.0))
+        return self.controller.topic(name) or (
+            self.controller.topic_by_id(former) if self._now() < until else None
+        )
+
     def log(self, name: str, partition: int) -> PartitionLog:
         """The log of the partition that has this name now; raises KafkaException."""
-        topic = self.controller.topic(name)
+        topic = self._topic(name)
         if topic is None or partition >= len(topic.partitions):
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{name}-{partition}"))
         return self.logs[topic.topic_id, partition]
@@ -161,7 +177,7 @@ class Kafka:
         self._check(owner, epoch)
         one = self.open.setdefault(owner, Transaction(owner, epoch))
         for name, key, value in records:
-            topic = self.controller.topic(name)
+            topic = self._topic(name)
             if topic is None:
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, name))
             if len(key) + len(value or b"") > MOST_RECORD_BYTES:
@@ -174,7 +190,9 @@ class Kafka:
             log.append(key, value, one)
             one.records.append((topic.topic_id, key, value))
         one.group = group
-        one.offsets += [(each.topic, each.partition, each.offset, each.metadata) for each in offsets or ()]
+        one.offsets += [
+            (each.topic, each.partition, each.offset, each.metadata or "") for each in offsets or ()
+        ]
 
     def commit(self, owner: str, epoch: int) -> None:
         self._check(owner, epoch)
@@ -212,7 +230,7 @@ class Kafka:
         """Write records in a transaction that is open still."""
         one = Transaction("a client", 0)
         for partition, records in rows.items():
-            topic = self.controller.topic(name)
+            topic = self._topic(name)
             assert topic is not None
             log = self.logs[topic.topic_id, partition]
             one.places[topic.topic_id, partition] = log.end

@@ -1,43 +1,44 @@
-"""A version's process in the simulated world: production's `process.run` over links that take time and fail."""
+"""A version's process in the simulated world: production's `process.run`, over slow links that fail."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from strandline.cluster.view_worker import process
-from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses
+from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses, number_of
 from strandline.cluster.view_worker.store_thread import POLICY, BlockingStore
 from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.node.controller.client import Unavailable
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.store import Buffer
+from strandline.node.views import view_process
 from strandline.node.views.view_process import VersionName
 from strandline.statemachine.controller.controller_commands import ViewCommand
-from strandline.statemachine.kafka_errors import Refused
 from tests.simulation.views.fibers import Fiber
-from tests.simulation.views.kafka import Message, Place
+from tests.simulation.views.kafka import Entry, Message, Place
 
 if TYPE_CHECKING:
     from tests.simulation.views.cluster import Cluster
 
-UNANSWERED_SECONDS: Final = 30.0
-"""After so long a node gives up on the controller."""
 Value = TypeVar("Value")
 
 
 class Process:
     """One process. `code` is its exit code once it has ended by itself."""
 
-    def __init__(self, cluster: Cluster, name: VersionName, number: int, known: Known) -> None:
+    def __init__(
+        self, cluster: Cluster, name: VersionName, number: int, known: Known, inputs: view_process.Inputs
+    ) -> None:
         self.cluster = cluster
         self.world = cluster.world
         self.name = name
         self.number = number
         self.known = known
+        self.inputs = inputs
         self.hosted = True
         """Whether the node that is to run it does; False: another one does too."""
         self.code: int | None = None
@@ -94,7 +95,10 @@ class Process:
 
     def tell(self, known: Known) -> None:
         """The node tells it the program's row, after what it told before."""
-        self._told_at = max(self._told_at, self.world.now + self._rng.uniform(0.0, self.cluster.lag_seconds))
+        lag = self._rng.uniform(0.0, self.cluster.lag_seconds)
+        if not self.name.live:
+            lag += self.cluster.deaf_seconds
+        self._told_at = max(self._told_at, self.world.now + lag)
         self.world.call_at(self._told_at, self._take, known)
 
     def _take(self, known: Known) -> None:
@@ -134,6 +138,9 @@ class Process:
         task = self.node.spawn(make())
         self.fiber.wait(lambda resume: task.add_done_callback(lambda _: resume()))
         self.cluster.record(f"{self!r}: {what}")
+        if extra := self.cluster.answer_delay(self, what):
+            self.sleep(extra)
+        self.sleep(0.0)  # what a schedule does in this moment comes first
         return task.result()
 
 
@@ -155,26 +162,30 @@ class SimLink:
         owner, cluster = self._owner, self._owner.cluster
         what = f"submit {type(command).__name__}"
         lost = cluster.loses(owner, what)
-        result = owner.ask(what, lambda: cluster.submitted(command, lost), ordered=True)
+        result = owner.ask(what, lambda: cluster.submitted(command, lost), ordered=not lost)
         if lost:
-            owner.sleep(owner._rng.uniform(1.0, UNANSWERED_SECONDS))
-            raise NodeRefuses("the controller does not answer", late=False)
-        if isinstance(result, Refused):
-            raise NodeRefuses(result.message, late=True)
-        assert isinstance(result, int), result
-        return result
+            owner.sleep(owner._rng.uniform(*cluster.patience))
+            result = Unavailable("no answer came in time", unknown=True)
+        return number_of(*view_process.answer_of(result))
 
     def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
         def effect() -> None:
             for number, offset in offsets.items():
                 try:
-                    lowest = self._owner.cluster.hold(topic, number, reader, offset)
+                    lowest = self._owner.cluster.held(topic, number, reader, offset)
                 except KafkaException:
                     raise NodeRefuses(f"topic {topic} has no such partitions any more", late=False) from None
                 if lowest is not None:
                     raise HoldLost(f"HISTORY_GONE: {topic}-{number} is cleaned up to {lowest}")
 
         self._owner.ask("hold", effect)
+
+    def release(self, topic: str, reader: str, partitions: Sequence[int]) -> None:
+        def effect() -> None:
+            for number in partitions:
+                self._owner.cluster.kafka.log(topic, number).holds.pop(reader, None)
+
+        self._owner.ask("release", effect)
 
     def tell(self, status: Mapping[str, Any]) -> None:
         self._owner.status = dict(status)
@@ -267,7 +278,7 @@ class SimConsumer:
                     return [Message(place, first, None, KafkaError._AUTO_OFFSET_RESET)]
                 first = log.start
             room = min(most - len(found), self._rng.randint(1, self._owner.cluster.at_once))
-            entries = []
+            entries: list[Entry] = []
             for entry in log.readable(first, self._committed_only):
                 if len(entries) == room:
                     break

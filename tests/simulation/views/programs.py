@@ -21,7 +21,8 @@ SALES: Final = "sales"
 ITEMS: Final = "items"
 TABLES: Final = """
 CREATE TABLE sales (shop STRING, item STRING, amount BIGINT, weight DOUBLE);
-CREATE TABLE items (item STRING NOT NULL PRIMARY KEY, shop STRING, price BIGINT) OPTIONS (mode 'upsert');
+CREATE TABLE items (item STRING NOT NULL PRIMARY KEY, shop STRING, price BIGINT, weight DOUBLE)
+  OPTIONS (mode 'upsert');
 """
 
 
@@ -47,17 +48,21 @@ def _items(inputs: Inputs) -> dict[str, dict[str, Any]]:
             for entry in entries:
                 assert entry.key is not None
                 found[entry.key.decode()] = None if entry.value is None else json.loads(entry.value)
-    return {item: {"item": item, **row} for item, row in found.items() if row is not None}
+    return {
+        item: {"item": item, "price": None, "weight": None, **row}
+        for item, row in found.items()
+        if row is not None
+    }
 
 
 def _key(*values: Any) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
-def _totals(inputs: Inputs, least: int = 0) -> Rows:
+def _totals(inputs: Inputs, least: int = 0, without: str = "") -> Rows:
     rows: Rows = {}
     for _, _, sale in _sales(inputs):
-        if sale["amount"] > least:
+        if sale["amount"] > least and sale["item"] != without:
             row = rows.setdefault(_key(sale["shop"]), {"shop": sale["shop"], "n": 0, "amount": 0})
             row["n"] += 1
             row["amount"] += sale["amount"]
@@ -89,7 +94,24 @@ def _stock(inputs: Inputs) -> Rows:
 
 
 def _dear(inputs: Inputs) -> Rows:
-    return {_key(one): row for one, row in _items(inputs).items() if row["price"] > 5}
+    return {
+        _key(one): {"item": one, "shop": row["shop"], "price": row["price"]}
+        for one, row in _items(inputs).items()
+        if row["price"] > 5
+    }
+
+
+def _loads(inputs: Inputs) -> Rows:
+    loads: dict[str, list[float]] = defaultdict(list)
+    for item in _items(inputs).values():
+        loads[item["shop"]].append(item["weight"])
+    return {
+        _key(shop): {"shop": shop, "n": len(each), "weight": math.fsum(each)} for shop, each in loads.items()
+    }
+
+
+def _never(inputs: Inputs) -> Rows:
+    return {"": "one of its rows is an error, so nothing is right"}
 
 
 def _earned(inputs: Inputs) -> Rows:
@@ -109,10 +131,17 @@ VIEWS: Final = {
         "SELECT shop, count(*) AS n, sum(amount) AS amount FROM sales WHERE amount > 3 GROUP BY shop",
         lambda inputs: _totals(inputs, 3),
     ),
+    "some": View(
+        "SELECT shop, count(*) AS n, sum(amount) AS amount FROM sales"
+        " WHERE amount > 3 AND item <> 'z' GROUP BY shop",
+        lambda inputs: _totals(inputs, 3, "z"),
+    ),
     "weights": View("SELECT shop, sum(weight) AS weight FROM sales GROUP BY shop", _weights),
     "large": View("SELECT _partition AS p, _offset AS o, shop, amount FROM sales WHERE amount > 5", _large),
     "stock": View("SELECT shop, count(*) AS n, sum(price) AS price FROM items GROUP BY shop", _stock),
     "dear": View("SELECT item, shop, price FROM items WHERE price > 5", _dear),
+    "loads": View("SELECT shop, count(*) AS n, sum(weight) AS weight FROM items GROUP BY shop", _loads),
+    "ratio": View("SELECT item, 10 % price AS ratio FROM items", _never),
     "earned": View(
         "SELECT i.shop, sum(s.amount * i.price) AS earned FROM sales AS s JOIN items AS i ON s.item = i.item"
         " GROUP BY i.shop",

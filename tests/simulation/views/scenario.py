@@ -34,6 +34,7 @@ def run_seed(seed: int, *, tracing: bool = False, schedule: str = "") -> Report:
             cluster.broken("comes to its end", str(stuck))
         for process in [*cluster.processes]:
             process.kill()
+        stage.close()
         report.findings = cluster.findings
         report.findings += [Finding("exception", one.time, str(one)) for one in world.failures[:5]]
         report.faults = cluster.faults
