@@ -41,6 +41,8 @@ class TopicPlace:
     name: str
     partitions: int
     compacted: bool
+    max_message_bytes: int
+    """Of one batch, as the topic is set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,8 @@ from typing import Final
 
 from strandline.cluster.view_worker.inputs import Cut
 from strandline.cluster.view_worker.node_link import NodeRefuses
-from strandline.cluster.view_worker.version_task import (
-    CannotRun,
-    VersionTask,
-    pack_reached,
-    unpack_reached,
-)
+from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
+from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
 from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
     PauseViews,
@@ -88,7 +84,7 @@ def _next(task: VersionTask) -> None:
     task.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):
-        while task.go_on() > NEAR_RECORDS:
+        while task.go_on() > NEAR_RECORDS or task.inputs.full:
             task.check()
         if _cut_over(task):
             return

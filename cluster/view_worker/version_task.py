@@ -10,19 +10,18 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import msgpack
-
 from strandline.cluster.kafka_client import client_config
-from strandline.cluster.view_worker import outputs
+from strandline.cluster.view_worker import limits, outputs
+from strandline.cluster.view_worker.holds import release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
-from strandline.cluster.view_worker.node_link import NodeLink, NodeRefuses
+from strandline.cluster.view_worker.node_link import NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
-from strandline.snapshot.views.errors import ViewError
+from strandline.snapshot.views.errors import ViewError, ViewLimit
 from strandline.snapshot.views.json_records import RecordReader
 from strandline.snapshot.views.sink import Changes, Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
@@ -35,6 +34,8 @@ from strandline.statemachine.views.plan import Source, Upsert
 log = logging.getLogger(__name__)
 
 STEP_RECORDS: Final = 20_000
+STEP_BYTES: Final = 8 << 20
+"""A step takes so much, and what was read at once with the last of it."""
 WAIT_SECONDS: Final = 0.05
 """For records, after which the program's row is looked at again."""
 IDLE_COMMIT_SECONDS: Final = 1.0
@@ -81,6 +82,7 @@ class VersionTask:
         self.live = live
         self.status: dict[str, Any] = {"phase": "starting", "records": 0, "written": 0, "replayed": 0}
         self._told = 0.0
+        self._most = STEP_RECORDS
         program = link.known.program
         self.program = program.name
         self.version = self.present_version()
@@ -114,8 +116,10 @@ class VersionTask:
                 auto_offset_reset="error",
                 fetch_wait_max_ms=100,
                 topic_metadata_refresh_interval_ms=5000,
+                queued_max_messages_kbytes=limits.QUEUED_KIB,
             )
         )
+        written = [one for one in self._topics.values() if one in link.known.topics]
         self._outputs = Outputs(
             around.producer(
                 client_config(
@@ -124,6 +128,8 @@ class VersionTask:
                     transactional_id=group,
                     transaction_timeout_ms=60_000,
                     linger_ms=1,
+                    message_max_bytes=limits.MOST_MESSAGE_BYTES,
+                    batch_size=limits.batch_bytes(link.known.topics[one] for one in written),
                     partitioner="murmur2_random",
                 )
             ),
@@ -157,7 +163,7 @@ class VersionTask:
         )
         self._hold(stored if self.state else None)
         if self.live:
-            self._release(group_name(self.program, created, self.attempt))
+            release(self.link, self.version.inputs, group_name(self.program, created, self.attempt))
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
@@ -186,16 +192,6 @@ class VersionTask:
                 offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
                 self.link.hold(name, self._group, offsets, HOLD_MS)
         self._last_hold = self.around.monotonic()
-
-    def _release(self, reader: str) -> None:
-        """End the holds that this version had while it was filled: its own stand now."""
-        for name, topic_id in self.version.inputs:
-            place = self.link.known.topics.get(topic_id)
-            if place is not None and place.compacted:
-                try:
-                    self.link.release(name, reader, range(place.partitions))
-                except NodeRefuses as refused:
-                    log.warning("a hold of %s stays until it runs out: %s", reader, refused)
 
     # Looking at the program.
 
@@ -234,16 +230,36 @@ class VersionTask:
     # Steps.
 
     def _step(self, bounds: Mapping[Place, int] | None = None) -> tuple[int, dict[str, Changes]]:
-        taken = self.inputs.take(STEP_RECORDS, WAIT_SECONDS, bounds)
-        count = sum(map(len, taken.values()))
-        if not count:
-            return 0, {}
-        deltas = {
-            name: reader.rows(taken[source.topic])
-            for name, (source, reader) in self._readers.items()
-            if source.topic in taken
-        }
-        return count, self._circuit.step(deltas)
+        """Take what is there, or less, where that changes too much for a transaction."""
+        most = self._most
+        while True:
+            taken = self.inputs.take(most, STEP_BYTES, WAIT_SECONDS, bounds)
+            count = sum(map(len, taken.values()))
+            if not count:
+                return 0, {}
+            skipped = [reader.skipped for _, reader in self._readers.values()]
+            deltas = {
+                name: reader.rows(taken[source.topic])
+                for name, (source, reader) in self._readers.items()
+                if source.topic in taken
+            }
+            try:
+                said = self._circuit.step(deltas, limits.STEP_CHANGES if count > 1 else limits.RECORD_CHANGES)
+            except ViewLimit as limit:
+                if count == 1:
+                    [(topic, [record])] = taken.items()
+                    place = f"record {record.offset} of {topic}-{record.partition}"
+                    raise CannotRun(
+                        f"{place} is too much for one transaction: {limit}: change the view, so that "
+                        "fewer of its rows depend on one record"
+                    ) from None
+                self.inputs.give_back(taken)
+                for (_, reader), before in zip(self._readers.values(), skipped, strict=True):
+                    reader.skipped = before
+                most = count // 2
+            else:
+                self._most = min(STEP_RECORDS, 2 * most)
+                return count, said
 
     def go_on(self, bounds: Mapping[Place, int] | None = None) -> int:
         """Take what is there, up to bounds, and commit what follows from it; the number of records taken."""
@@ -278,6 +294,9 @@ class VersionTask:
             if place is None:
                 raise CannotRun("the topic of a view is gone: drop the program and apply it again")
             for key, value in json_rows.records(self._plans[name], changes):
+                if len(key) + len(value or b"") > limits.record_bytes(place):
+                    view = next(view for view in self.version.views if view.sink == name)
+                    raise CannotRun(limits.too_large(view, place, key, value))
                 yield place.name, key, value
 
     def store_state(self) -> None:
@@ -329,16 +348,3 @@ class VersionTask:
         except ViewError:
             return False
         return True
-
-
-def pack_reached(cut: Cut, digests: Mapping[str, bytes]) -> bytes:
-    """A cut, and digests of operators, as the controller carries them."""
-    rows = [[topic, number, offset] for (topic, number), offset in sorted(cut.items())]
-    packed: bytes = msgpack.packb([rows, dict(digests)])
-    return packed
-
-
-def unpack_reached(packed: bytes) -> tuple[Cut, dict[str, bytes]]:
-    """Read what `pack_reached` gave."""
-    rows, digests = msgpack.unpackb(packed)
-    return {(topic, number): offset for topic, number, offset in rows}, digests

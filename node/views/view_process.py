@@ -20,7 +20,7 @@ from strandline.node.worker.worker_link import environment, listen, program
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import Command, ViewCommand, decode
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, MAX_MESSAGE_BYTES
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.kafka_errors import Refused
 from strandline.statemachine.machine import Corruption
@@ -128,7 +128,13 @@ class ViewProcess:
         wanted |= {view.topic_id for version in known.versions() for view in version.views}
         found = [self._controller.machine.topic_by_id(one) for one in sorted(wanted)]
         return [
-            [topic.topic_id, topic.name, len(topic.partitions), "compact" in CLEANUP_POLICY.of(topic.configs)]
+            [
+                topic.topic_id,
+                topic.name,
+                len(topic.partitions),
+                "compact" in CLEANUP_POLICY.of(topic.configs),
+                MAX_MESSAGE_BYTES.of(topic.configs),
+            ]
             for topic in found
             if topic is not None
         ]

@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
 
-from strandline.snapshot.views.errors import ViewError, ViewInvariant
+from strandline.snapshot.views.errors import ViewError, ViewInvariant, ViewLimit
 from strandline.snapshot.views.operator import Operator, State, StateManifest
 from strandline.snapshot.views.run import HASHES, HashRange, Run
 from strandline.snapshot.views.sink import Changes, Sink
@@ -26,6 +26,26 @@ class Node:
 
     operator: Operator
     inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most that one step may have to say."""
+
+    rows: int
+    """Rows that are there and keys that are removed, of all sinks."""
+    size: int
+    """Bytes that they take in memory."""
+
+    def check(self, said: Mapping[str, Changes]) -> None:
+        """Raise ViewLimit for changes beyond the bound."""
+        frames = [frame for each in said.values() for frame in (each.rows, each.removed)]
+        rows, size = sum(frame.height for frame in frames), sum(frame.estimated_size() for frame in frames)
+        if rows > self.rows or size > self.size:
+            raise ViewLimit(
+                f"a step changes {rows} rows of views, {size} bytes; a transaction takes {self.rows} rows, "
+                f"{self.size} bytes"
+            )
 
 
 class Circuit:
@@ -59,10 +79,11 @@ class Circuit:
         """The operators by name, inputs before those that take them."""
         return {name: node.operator for name, node in self._nodes.items()}
 
-    def step(self, deltas: Mapping[str, ZSet]) -> dict[str, Changes]:
+    def step(self, deltas: Mapping[str, ZSet], bound: Bound | None = None) -> dict[str, Changes]:
         """Take changes of sources in, and give those of the sinks that may speak.
 
-        Sources that are not named have none. Raises ViewError; then nothing has changed.
+        Sources that are not named have none. Raises ViewError, ViewLimit for changes beyond the bound; then
+        nothing has changed.
         """
         _check_process()
         self._install_merges()
@@ -77,6 +98,8 @@ class Circuit:
             values[name], states[name] = node.operator.step(tuple(values[each] for each in node.inputs))
             if isinstance(node.operator, Sink) and (changes := node.operator.emit(values[name])) is not None:
                 said[name] = changes
+        if bound is not None:
+            bound.check(said)
         for name, state in states.items():
             self._nodes[name].operator.install(state)
         self._begin_merges()

@@ -76,6 +76,7 @@ class PlayedCluster:
         """Whether a process dies at a place: `produced`, before a transaction ends, or `ended`, after."""
         self.held: list[tuple[str, Mapping[int, int | None]]] = []
         self.released: list[tuple[str, str, list[int]]] = []
+        self.limit = 1 << 20
         self.workers = 0
         self._stores: list[StoreThread] = []
         found = {number: self._version(number, text) for number, text in versions.items()}
@@ -96,9 +97,9 @@ class PlayedCluster:
 
     @property
     def known(self) -> Known:
-        topics = {INPUT[1]: TopicPlace(INPUT[0], 2, compacted=True)}
+        topics = {INPUT[1]: TopicPlace(INPUT[0], 2, compacted=True, max_message_bytes=self.limit)}
         for version in self.program.versions():
-            topics |= {view.topic_id: TopicPlace(view.topic, 1, compacted=True) for view in version.views}
+            topics |= {view.topic_id: TopicPlace(view.topic, 1, True, self.limit) for view in version.views}
         return Known(self.program, topics)
 
     def process(self, attempt: int, *, live: bool = True) -> VersionTask:

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.cluster.view_worker import outputs, phases, version_task
-from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.cluster.view_worker import limits, outputs, phases, version_task
+from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
+from strandline.snapshot.views.circuit import Bound
 from tests.cluster.played_views import CREATED, Died, PlayedCluster
 
 TOTALS: Final = """
@@ -252,3 +253,56 @@ def test_nothing_is_left_in_the_temporary_folder_by_a_process_that_is_killed(
     assert [*own.iterdir()] == []
     cluster.sell(*SECOND)
     steps(cluster, again)  # on runs whose files are gone
+
+
+def test_a_row_above_its_topics_limit_ends_the_version_with_key_size_limit_and_cure(
+    cluster: PlayedCluster,
+) -> None:
+    task = begun(cluster)
+    cluster.sell(*FIRST)
+    steps(cluster, task)
+    cluster.limit = 2000
+    cluster.sell((0, "z" * 3000, 1))
+    before = cluster.written()
+    with pytest.raises(CannotRun) as stopped:
+        steps(cluster, task)
+    said = str(stopped.value)
+    assert 'ROW_TOO_LARGE: the row of view totals with key ["zzz' in said
+    assert "topic totals takes 1872 (its max.message.bytes less 128)" in said
+    assert "shorten them" in said
+    assert len(said) < 600
+    assert cluster.written() == before
+
+
+@pytest.mark.parametrize("at_once", [3, 40])
+def test_a_step_that_changes_too_much_is_made_again_with_fewer_records(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(limits, "STEP_CHANGES", Bound(2, 1 << 20))
+    cluster.at_once = at_once
+    task = begun(cluster)
+    cluster.sell(*[(number % 2, shop, number) for number, shop in enumerate("abcdefghabcdijkl")])
+    steps(cluster, task, 40)
+    assert len(cluster.table("totals")) == 12
+    assert max(map(len, cluster.transactions)) == 2
+    assert not shown_twice(cluster)
+    assert {place: offset for place, (offset, _) in cluster.offsets[GROUP].items()} == task.inputs.position
+    steps(cluster, begun(cluster))
+
+
+def test_one_record_that_changes_too_much_ends_the_version(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "RECORD_CHANGES", Bound(0, 1 << 20))
+    monkeypatch.setattr(limits, "STEP_CHANGES", Bound(0, 1 << 20))
+    task = begun(cluster)
+    cluster.sell(*FIRST)
+    with pytest.raises(
+        CannotRun, match="record 0 of sales-0 is too much for one transaction: a step changes 1"
+    ):
+        task.go_on()
+
+
+def test_a_live_version_ends_the_holds_of_its_filling(cluster: PlayedCluster) -> None:
+    begun(cluster)
+    assert cluster.released == [("sales", f"{GROUP}.{LIVE}", [0, 1])]

@@ -13,6 +13,7 @@ from strandline.cluster.view_worker.inputs import InputGone, Inputs
 
 PLACE = ("t", 0)
 OTHER = ("t", 1)
+SIZE = 1 << 20
 
 
 class Told:
@@ -104,7 +105,7 @@ def test_a_bound_is_reached_with_all_below_it_and_nothing_above_then_the_rest_co
     taken: dict[int, list[int]] = {0: [], 1: []}
 
     def take(bounds: dict[Any, int] | None) -> None:
-        for record in inputs.take(100, 0, bounds).get("t", []):
+        for record in inputs.take(100, SIZE, 0, bounds).get("t", []):
             taken[record.partition].append(record.offset)
 
     for _ in range(200):
@@ -126,20 +127,20 @@ def test_records_that_are_gone_end_it_and_passing_failures_do_not() -> None:
     inputs = inputs_of(player, p0=5)
     told = [Told(0, -1001, KafkaError._TRANSPORT)]
     player.consume = lambda most, seconds: told  # type: ignore[method-assign]
-    assert inputs.take(1, 0) == {}
+    assert inputs.take(1, SIZE, 0) == {}
     told[:] = [Told(0, 5, KafkaError._AUTO_OFFSET_RESET)]
     with pytest.raises(InputGone, match="t-0 does not have the records any more"):
-        inputs.take(1, 0)
+        inputs.take(1, SIZE, 0)
     told[:] = [Told(0, 5, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
     with pytest.raises(KafkaException):
-        inputs.take(1, 0)
+        inputs.take(1, SIZE, 0)
 
 
 def test_a_record_below_the_position_is_not_taken_twice() -> None:
     player = Player({0: [3, 4, 5]}, {0: 6}, [9])
     inputs = inputs_of(player, p0=4)
     player.next[0] = 3
-    assert [record.offset for record in inputs.take(9, 0)["t"]] == [4, 5]
+    assert [record.offset for record in inputs.take(9, SIZE, 0)["t"]] == [4, 5]
 
 
 def test_an_end_does_not_pass_over_records_that_wait_in_a_partition_without_a_bound() -> None:
@@ -147,16 +148,16 @@ def test_an_end_does_not_pass_over_records_that_wait_in_a_partition_without_a_bo
     inputs = inputs_of(player, p0=None)
     told = [Told(0, 0), Told(0, 1), Told(0, 2, KafkaError._PARTITION_EOF)]
     player.consume = lambda most, seconds: told  # type: ignore[method-assign]
-    assert inputs.take(9, 0, {OTHER: 5}) == {}  # a partition that came after the cut
+    assert inputs.take(9, SIZE, 0, {OTHER: 5}) == {}  # a partition that came after the cut
     assert inputs.position == {PLACE: 0}
-    assert [record.offset for record in inputs.take(9, 0)["t"]] == [0, 1]
+    assert [record.offset for record in inputs.take(9, SIZE, 0)["t"]] == [0, 1]
 
 
 def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
     player = Player({0: [*range(100)]}, {0: 100}, [4] * 50)
     inputs = inputs_of(player, p0=None)
     for _ in range(20):
-        inputs.take(4, 0, {PLACE: 2})
+        inputs.take(4, SIZE, 0, {PLACE: 2})
     assert player.next[0] == 4
     assert inputs.position == {PLACE: 2}
 
@@ -164,6 +165,36 @@ def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
 def test_a_bound_below_the_position_takes_nothing_back() -> None:
     player = Player({0: [3, 4, 5]}, {0: 6}, [9])
     inputs = inputs_of(player, p0=6)
-    inputs.take(9, 0, {PLACE: 3})
+    inputs.take(9, SIZE, 0, {PLACE: 3})
     assert inputs.ended == {PLACE}
     assert inputs.position == {PLACE: 6}
+
+
+@given(first=logs, second=logs, sizes=st.lists(st.integers(1, 9)), bound=st.integers(0, 31))
+def test_records_that_are_given_back_are_taken_again_and_ends_stay_reached(
+    first: list[int], second: list[int], sizes: list[int], bound: int
+) -> None:
+    inputs = inputs_of(Player({0: first, 1: second}, {0: 31, 1: 31}, sizes), p0=None, p1=None)
+    taken: dict[int, list[int]] = {0: [], 1: []}
+    most = 8
+    for turn in range(300):
+        found = inputs.take(most, SIZE, 0, {PLACE: bound, OTHER: 31} if turn < 150 else None)
+        if turn % 3 == 0 and found:
+            inputs.give_back(found)
+            most = 1 + most // 2
+            continue
+        most = 8
+        for record in found.get("t", []):
+            taken[record.partition].append(record.offset)
+    assert taken == {0: first, 1: second}
+    assert inputs.position == {PLACE: 31, OTHER: 31}
+
+
+def test_a_step_takes_little_more_than_its_bytes() -> None:
+    player = Player({0: [*range(1000)]}, {0: 1000}, [200] * 9)
+    inputs = inputs_of(player, p0=None)
+    taken = inputs.take(1000, 500, 0)["t"]
+    assert len(taken) == 200, "what librdkafka gives at once"
+    assert inputs.full
+    assert len(inputs.take(1000, SIZE, 0)["t"]) == 800
+    assert not inputs.full

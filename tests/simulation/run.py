@@ -3,7 +3,7 @@
 With `--sabotage NAME` a rule of the production code is broken on purpose, and the run ends with the seed that
 found it: see sabotages.py and docs/simulation.md. With `--whole` all of a node runs, and not its log alone;
 with `--transactions` all of a node, under clients that write and consume in transactions; with `--compaction`
-all of a node, with compacted topics.
+all of a node, with compacted topics; with `--views` programs of views.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tests.simulation.log import sabotages as log_sabotages
 from tests.simulation.log import scenario as log
 from tests.simulation.report import Finding, Report, Totals
 from tests.simulation.sabotage import Sabotage
+from tests.simulation.views import sabotages as view_sabotages
+from tests.simulation.views import scenario as views
 from tests.simulation.whole import sabotages as whole_sabotages
 from tests.simulation.whole import scenario as whole
 from tests.simulation.whole.compaction import sabotages as compaction_sabotages
@@ -56,6 +58,7 @@ SIMULATIONS = {
     "compaction": Simulation(
         " --compaction", compaction.run_seed, compaction_sabotages.SABOTAGES, compaction.FIGURES
     ),
+    "views": Simulation(" --views", views.run_seed, view_sabotages.SABOTAGES, views.FIGURES),
 }
 Job = tuple[int, str | None, str]
 """A seed, the sabotage if any, the kind of simulation."""
@@ -123,6 +126,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         "--transactions", action="store_true", help="whole nodes, transactions and consumer groups"
     )
     parser.add_argument("--compaction", action="store_true", help="whole nodes, compacted topics")
+    parser.add_argument("--views", action="store_true", help="programs of views")
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event of the run")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a summary line")
     parser.add_argument(
@@ -135,8 +139,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
         parser.error(f"there is no sabotage {arguments.sabotage!r}: --list-sabotages names them")
     if arguments.trace and arguments.seed is None:
         parser.error("--trace needs --seed: it prints every event of one run")
-    if arguments.whole + arguments.transactions + arguments.compaction > 1:
-        parser.error("--whole, --transactions and --compaction are different runs: choose one")
+    if arguments.whole + arguments.transactions + arguments.compaction + arguments.views > 1:
+        parser.error("--whole, --transactions, --compaction and --views are different runs: choose one")
     if arguments.seeds < 1 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
     return arguments
@@ -145,6 +149,8 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 def _kind(arguments: argparse.Namespace) -> str:
     if arguments.transactions:
         return "transactions"
+    if arguments.views:
+        return "views"
     if arguments.compaction:
         return "compaction"
     return "whole" if arguments.whole else "log"

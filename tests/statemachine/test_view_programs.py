@@ -306,6 +306,18 @@ def test_a_cutover_is_void_once_its_pause_has_ended() -> None:
     assert log.names.keys() == {"out", "more"}
 
 
+def test_a_version_that_keeps_no_topic_needs_a_pause_too_for_its_topics_get_names_that_others_write() -> None:
+    log = Views()
+    live = log.live(("v", "out", A))
+    attempt = log.begin(("v", "out", B))
+    log.do(StartViewWorker("p", attempt, False, 70))
+    log.do(StartViewWorker("p", live, True, 60))
+    log.void(CutOverViews("p", attempt, 70, 0, "state"), "pause 0 has ended")
+    pause = log.number(PauseViews("p", attempt, 70, b"5"))
+    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    log.number(CutOverViews("p", attempt, 70, pause, "state"))
+
+
 @pytest.mark.parametrize("which", ["live", "next"])
 def test_another_process_voids_what_was_agreed_on_with_the_one_before(which: str) -> None:
     log = Views()

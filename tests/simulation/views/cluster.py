@@ -19,7 +19,7 @@ from strandline.node.views import view_host
 from strandline.node.views.view_process import SUBMIT_SECONDS, VersionName, release_all
 from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
-from strandline.statemachine.controller.topic_config import CLEANUP_POLICY
+from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, MAX_MESSAGE_BYTES
 from strandline.statemachine.controller.view_state import (
     ViewProgram,
     ViewTopic,
@@ -151,7 +151,9 @@ class Cluster:
             topic = self.machine.topic_by_id(one)
             if topic is not None:
                 compacted = "compact" in CLEANUP_POLICY.of(topic.configs)
-                topics[one] = TopicPlace(topic.name, len(topic.partitions), compacted)
+                topics[one] = TopicPlace(
+                    topic.name, len(topic.partitions), compacted, MAX_MESSAGE_BYTES.of(topic.configs)
+                )
         return Known(program, topics)
 
     def _changed(self) -> None:

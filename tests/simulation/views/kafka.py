@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import Topic
 
-MOST_RECORD_BYTES: Final = 4096
 Place = tuple[str, int]
 
 
@@ -180,8 +179,6 @@ class Kafka:
             topic = self._topic(name)
             if topic is None:
                 raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, name))
-            if len(key) + len(value or b"") > MOST_RECORD_BYTES:
-                raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, name))
             place = topic.topic_id, crc32(key) % len(topic.partitions)
             log = self.logs[place]
             if place not in one.places:

@@ -27,7 +27,8 @@ from strandline.statemachine.controller.controller_commands import CancelViews, 
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.view_state import Pause
 from strandline.statemachine.views import expressions, identity
-from tests.simulation.sabotage import Sabotage
+from tests.simulation.sabotage import Sabotage, by_name, expecting
+from tests.simulation.views.found_by import FOUND_BY, FOUND_WITH
 from tests.snapshot.views import sabotages as operators
 
 # What a state is of.
@@ -332,3 +333,5 @@ HOLES: Final = (
         lambda: (patch.object(view_host, "is_gone", lambda *_: False),),
     ),
 )
+SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)
+"""All of them, by name."""

@@ -249,9 +249,11 @@ def dump_interrupted(on: Stage) -> None:
     on.enter(patch.object(phases, "ROWS_OF_A_PART", 4))
     on.sell(30)
     attempt = on.apply({**NEW, "dear": "dear"})
+    stored, _ = on.moment("put state", live=False)
+    on.until("it is filled", stored)
     on.keep_selling()
-    for _ in range(2):
-        on.kill_at("commit", live=False, count=on.rng.randint(2, 4), before=on.rng.random() < 0.5)
+    for first in (3, 2):
+        on.kill_at("commit", live=False, count=first + on.rng.randint(0, 1), before=on.rng.random() < 0.5)
         on.sell(5)
     on.until("it is live", lambda: on.is_live(attempt))
     on.run(1.0)

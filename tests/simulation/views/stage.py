@@ -119,7 +119,9 @@ class Stage:
     def go_live(self, views: Mapping[str, str]) -> None:
         """Apply a program and wait for its cutover."""
         attempt = self.apply(views)
-        self.until("it is live", lambda: self.is_live(attempt))
+        self.until("the attempt ends", lambda: self.cluster.program.next is None)
+        if not self.is_live(attempt) and not self.cluster.findings:
+            raise Stuck(f"the attempt ended: {self.cluster.program.ended}")
 
     def is_live(self, attempt: int) -> bool:
         """Whether an attempt has had its cutover."""
