@@ -92,6 +92,8 @@ class ViewHost:
         if self._place is None:
             return "the records are in this process's memory, which no other process can read"
         if self._bootstrap() is None:
+            if not self._context.kafka.ports:
+                return "it does not listen for Kafka's clients yet"
             return "no listener takes clients without TLS and without a login: add one on 127.0.0.1"
         return None
 
@@ -150,9 +152,11 @@ class ViewHost:
 
     def _bootstrap(self) -> str | None:
         for listener in self._context.config.listeners:
-            if listener.protocol == "PLAINTEXT":
+            # A node that begins answers on its HTTP port before it listens for Kafka's clients.
+            port = self._context.kafka.ports.get(listener.name)
+            if listener.protocol == "PLAINTEXT" and port is not None:
                 host = "127.0.0.1" if is_wildcard(listener.host) else listener.host
-                return f"{host}:{self._context.kafka.ports[listener.name]}"
+                return f"{host}:{port}"
         return None
 
     async def _sweep(self) -> None:
