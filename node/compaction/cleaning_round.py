@@ -167,6 +167,9 @@ class CleaningRound:
         self.ended = self.failed = True
 
     def _fail(self, failed: JobFailed) -> None:
+        if failed.why is Why.BUSY:
+            self.break_off()
+            return
         self._measures.failed += 1
         self.ended = self.failed = True
         if failed.why is Why.DAMAGED:

@@ -22,7 +22,7 @@ WORKS: Final = ("ingest", "clean", "publish", "tell")
 BEGAN_ANEW: Final = "the compaction worker was restarted amid the round, without the keys that it had mapped"
 """Reason of a failed job; the next round maps them again."""
 BEHIND_STORE: Final = "the keys of the round are in the process that waits for the object store"
-"""Reason of a failed job; the next round has another process."""
+"""Reason of a job that is not done; the next round has another process."""
 
 
 class LogPlace(NamedTuple):
@@ -135,6 +135,9 @@ class Why(Enum):
     """A segment of the log is not what was written: the log has to be reset."""
     LOST = "lost"
     """The compactor has forgotten the round, or died."""
+    BUSY = "busy"
+    """The process that has the keys of the round waits for the object store. Nothing is wrong: the next round
+    has another process."""
 
 
 class JobFailed(NamedTuple):

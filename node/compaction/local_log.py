@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -40,6 +41,7 @@ from strandline.node.compaction.segment_files import (
 from strandline.node.raft.disk import Disk
 
 MANIFEST: Final = "manifest"
+_TOPIC_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 class LocalLogUnknown(Exception):
@@ -190,7 +192,7 @@ class LocalLog:
         opened: list[OpenSegment] = []
         try:
             for number in new:
-                self._disk.rename(self._path(made_name(number, self.maker)), self._path(file_name(number)))
+                self._take_name(number)
             if new:
                 self._disk.sync_dir(self.folder)
             for one in manifest.segments:
@@ -207,6 +209,14 @@ class LocalLog:
             raise
         gone = old.keys() - {one.number for one in manifest.segments}
         return Change(manifest, opened, tuple(sorted(gone)))
+
+    def _take_name(self, number: int) -> None:
+        try:
+            self._disk.rename(self._path(made_name(number, self.maker)), self._path(file_name(number)))
+        except FileNotFoundError:
+            if self._disk.exists(self.folder):
+                raise
+            raise LocalLogDamaged(f"{self.folder} is not there any more") from None
 
     def _replace_manifest(self, data: bytes) -> None:
         path = self._path(MANIFEST)
@@ -320,11 +330,10 @@ def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
     if not disk.exists(root):
         return found
     for topic in disk.listdir(root):
-        for number in disk.listdir(os.path.join(root, topic)):
-            try:
+        # What else is there is not ours, such as the lost+found of a disk that is mounted there.
+        for number in disk.listdir(os.path.join(root, topic)) if _TOPIC_ID.fullmatch(topic) else ():
+            if number.isdecimal():
                 found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
-            except ValueError:
-                continue  # not one of ours
     return found
 
 

@@ -96,7 +96,7 @@ class WorkerCompactor(Compactor):
 
     async def _clean(self, message: list[Any], kind: type[T]) -> T | JobFailed:
         if self._storing and self._cleaning is self._link:
-            return JobFailed(Why.LOST, BEHIND_STORE)
+            return JobFailed(Why.BUSY, BEHIND_STORE)
         return await self._do(self._cleaning, [message], kind, "clean")
 
     def _started(self) -> None:

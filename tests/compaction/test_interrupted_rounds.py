@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from strandline.node.compaction.compactor import JobFailed, MapJob, Mapped
+from strandline.node.compaction.compactor import BEHIND_STORE, JobFailed, MapJob, Mapped, Why
 from strandline.node.compaction.store_compactor import StoreCompactor
 from tests.compaction.filling import fill, manifest_of
 from tests.compaction.logs import Plan
@@ -45,6 +45,27 @@ def test_a_round_whose_map_was_lost_between_two_of_its_segments_begins_anew() ->
         node.settle()
         left = [one.value for one in contents(log) if one.key == b"deleted"]
         assert left == [], "what was deleted comes back once its deletion is gone"
+
+
+def test_a_round_whose_process_waits_for_the_store_is_given_up_and_nothing_is_wrong() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        compactor, mapped = node.compactor, node.compactor.map
+        busy = [JobFailed(Why.BUSY, BEHIND_STORE)] * 5
+
+        async def is_busy(job: MapJob) -> Mapped | JobFailed:
+            return busy.pop() if busy else await mapped(job)
+
+        fill(replica, 20)
+        with patch.object(compactor, "map", is_busy):
+            while busy:
+                node.step()
+                log = node.log(replica)
+                assert (log.problems.first, log.problems.lasting) == (None, False)
+            node.settle()
+        assert (node.upkeep.measures.failed, node.upkeep.measures.abandoned) == (0, 5)
+        assert manifest_of(log).clean_end == 19
+        check(log)
 
 
 def test_what_ripens_during_a_round_that_does_nothing_is_removed_by_the_next() -> None:

@@ -22,6 +22,7 @@ from strandline.node.compaction.local_log import (
     log_folder,
     open_log,
     reset_log,
+    stored_logs,
 )
 from strandline.node.compaction.manifest import NONE, LogIdentity, Manifest, ManifestDamaged, Segment
 from strandline.node.compaction.segment_files import (
@@ -469,6 +470,17 @@ def test_a_log_that_grows_leaves_a_part_of_the_disk(total: int, kept: int, tmp_p
     keep_reserve(SimDisk(random.Random(1)), "/nowhere", 1 << 50)
     with pytest.raises(LocalLogDamaged, match="is not there any more"):
         keep_reserve(RealDisk(), str(tmp_path / "gone"), 100)
+
+
+def test_what_is_not_a_log_is_passed_over(tmp_path: Path) -> None:
+    """Where a disk of its own is mounted there, it has a folder of the system's."""
+    folder = log_folder(str(tmp_path), TOPIC, 3)
+    reset_log(RealDisk(), folder, WHOSE, reset_index=1, start_offset=0, floors=Floors(0, 0)).close()
+    for name in ("lost+found", "beef", f"{TOPIC.hex()}/x", f"{TOPIC.hex()}/-1"):
+        (tmp_path / "compacted" / name).mkdir()
+    (tmp_path / "compacted" / "note").write_text("mine")
+    (tmp_path / "compacted" / "lost+found" / "3").mkdir()
+    assert stored_logs(RealDisk(), str(tmp_path)) == {(TOPIC, 3): folder}
 
 
 def test_on_a_real_disk(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
+from strandline.node.compaction.compactor import Ingested, IngestJob, JobFailed
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.compaction.filling import ends_of, fill
@@ -31,6 +34,32 @@ def test_what_a_log_had_is_not_taken_for_what_the_next_one_has_under_the_same_nu
         assert log.resets == 1, "the first making is none"
         assert partition.machine.removals.level_one_clean == 79
         made.check()
+
+
+def test_what_was_made_before_the_folder_went_is_not_tried_again() -> None:
+    """Else the log would wait, and name a cure that has nothing to do with it."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.settle()
+        log, ingest = node.log(replica), node.compactor.ingest
+        wipes = [log.folder]
+
+        async def wiped(job: IngestJob) -> Ingested | JobFailed:
+            made = await ingest(job)
+            while wipes:
+                wipe(node, wipes.pop())
+            return made
+
+        with (
+            patch.object(node.compactor, "ingest", wiped),
+            patch.object(log.problems, "failed", side_effect=AssertionError),
+        ):
+            fill(replica, 20, start=20)
+            node.settle()
+        assert log.reset_for == f"{log.folder} is not there any more"
+        assert ends_of(log) == Ends(39, 40)
+        check(log)
 
 
 def test_a_change_of_the_manifest_alone_meets_the_loss_as_well() -> None:

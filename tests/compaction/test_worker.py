@@ -284,7 +284,7 @@ def test_rounds_have_another_process_while_a_job_waits_for_the_store(tmp_path: P
             await asyncio.sleep(0)
             numbers = (log.next_number(), log.next_number())
             rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
-            assert await worker.filter(rest) == JobFailed(Why.LOST, BEHIND_STORE)
+            assert await worker.filter(rest) == JobFailed(Why.BUSY, BEHIND_STORE)
             assert await worker.map(first._replace(round=2)) == Mapped(4, 29)
             filtered = await worker.filter(rest._replace(round=2))
             assert isinstance(filtered, Filtered), filtered
