@@ -296,7 +296,9 @@ def test_what_a_query_has_written_is_not_written_by_an_old_checkpoint(cluster: T
     with pytest.raises(SinkError, match="batch 1 of query old was written long ago, the newest is 2: two"):
         played.batch()
     played.done = 5
-    with pytest.raises(SinkError, match=r"the newest batch that the cluster knows is 2; .* missingProgress=write"):
+    with pytest.raises(
+        SinkError, match=r"the newest batch that the cluster knows is 2; .* missingProgress=write"
+    ):
         played.batch()
     unknown = play(cluster, "unknown")
     unknown.done = 7

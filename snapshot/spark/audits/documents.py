@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -37,6 +38,8 @@ from strandline.snapshot.names import (
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.controller import controller_snapshot
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_formats import SNAPSHOT_FORMAT
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.groups.offsets import Offsets
 from strandline.statemachine.internal_topics import GROUPS_KIND, INTERNAL_TOPICS
@@ -155,6 +158,25 @@ def read_document(data: bytes, name: SnapshotName) -> SnapshotDocument:
     return document
 
 
+def of_this_release(document: SnapshotDocument) -> SnapshotDocument:
+    """The document as this release writes it; the same object if it is that.
+
+    Checkpoints of an earlier format lie beside newer ones after an upgrade, and of the same entry while nodes
+    are upgraded one by one. Only the controller reads earlier formats. Raises ValueError for one that it does
+    not read.
+    """
+    if document.kind != Controller.kind:
+        return document
+    try:
+        if msgpack.unpackb(document.state)["format"] >= SNAPSHOT_FORMAT:
+            return document
+        machine = Controller(lambda *_: None)
+        machine.restore(document.state)
+    except Exception as error:
+        raise ValueError(f"its state cannot be read: {error!r}") from error
+    return replace(document, state=machine.snapshot())
+
+
 def document_rows(
     spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
 ) -> DataFrame:
@@ -197,7 +219,10 @@ def document_row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...],
         return (*identity, f"it cannot be read: {error}", None, *nothing), gone
     digest = hashlib.sha256(data).hexdigest()
     try:
-        document = read_document(data, name)
+        stored = read_document(data, name)
+        document = of_this_release(stored)
+        if document is not stored:
+            digest = hashlib.sha256(document.encode()).hexdigest()
         state = msgpack.unpackb(document.state)
         said = (
             document.kind,

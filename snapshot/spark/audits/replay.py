@@ -21,7 +21,7 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import decode_log
 from strandline.snapshot.names import LogName, SnapshotName, log_name, snapshot_name
 from strandline.snapshot.spark.audits.batches import GroupPlace
-from strandline.snapshot.spark.audits.documents import Listing, read_document
+from strandline.snapshot.spark.audits.documents import Listing, of_this_release, read_document
 from strandline.snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches
@@ -165,7 +165,8 @@ class GroupReplay:
             found = []
             for name in self.names[index]:
                 try:
-                    found.append((name, read_document(self._storage.get(snapshot_name(*name)), name)))
+                    stored = read_document(self._storage.get(snapshot_name(*name)), name)
+                    found.append((name, of_this_release(stored)))
                 except (StorageError, ValueError):
                     continue
             # The next replay starts from this one; states may be large.
