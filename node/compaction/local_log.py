@@ -327,13 +327,10 @@ def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
     """All logs' folders, by topic id and partition. Raises OSError."""
     found: dict[tuple[bytes, int], str] = {}
     root = os.path.join(data_folder, "compacted")
-    if not disk.exists(root):
-        return found
-    for topic in disk.listdir(root):
-        # What else is there is not ours, such as the lost+found of a disk that is mounted there.
-        for number in disk.listdir(os.path.join(root, topic)) if _TOPIC_ID.fullmatch(topic) else ():
-            if number.isdecimal():
-                found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
+    # What else is there is not ours, such as the lost+found of a disk that is mounted there.
+    for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
+        for number in filter(str.isdecimal, disk.listdir(os.path.join(root, topic))):
+            found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
     return found
 
 

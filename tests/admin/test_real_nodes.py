@@ -36,6 +36,9 @@ ABSENT = {
     "strandline_store_hedges_refused_total",
     "strandline_store_hedges_total",
     "strandline_store_hedges_won_total",
+    # Of clients above their quotas.
+    "strandline_kafka_throttled_seconds_total",
+    "strandline_kafka_throttled_total",
     # Of the partitions of compacted topics.
     "strandline_removal_clean_end",
     "strandline_removal_held_seconds",
