@@ -120,7 +120,10 @@ class Hedging:
             return first.result()
         finally:
             for request in requests:
-                if not request.done():
+                if request.done():
+                    # It may have failed in the turn in which the wait for it was cancelled.
+                    _look_at(request)
+                else:
                     request.cancel()
                     request.add_done_callback(_look_at)
 

@@ -333,3 +333,19 @@ def test_a_caller_that_goes_away_takes_both_requests_along(case: Case) -> None:
     task.cancel()
     case.world.run(case.world.now + 0.1)
     assert [call.cancelled for call in case.bucket.calls] == [True, True]
+
+
+def test_a_request_that_fails_as_its_caller_goes_away_is_looked_at(case: Case) -> None:
+    """Else the loop would tell of an error that "was never retrieved"."""
+    case.warm(case.get, 3 * ENOUGH)
+
+    def goes_away(number: int) -> StoreError:
+        task.cancel()
+        return refused()
+
+    case.bucket.error = goes_away
+    task = case.node.loop.create_task(case.store.get("a"))
+    case.world.run(case.world.now + 1.0)
+    assert task.cancelled()
+    case.node.loop.report_unretrieved()
+    case.world.check()
