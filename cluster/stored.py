@@ -14,6 +14,10 @@ from strandline.snapshot.extras import ExtraMissing, require
 StorageUrl = Annotated[
     str | None, typer.Option(metavar="URL", help="Object storage. Default: that of the local cluster.")
 ]
+ClusterId = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Id of the cluster; needed if --storage has those of several."),
+]
 StorageOptions = Annotated[
     list[str] | None,
     typer.Option(

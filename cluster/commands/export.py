@@ -12,7 +12,7 @@ import typer
 from strandline.cluster.commands.consume import parse_start
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, plural, progress, show, warn
-from strandline.cluster.stored import StorageOptions, StorageUrl, need, pairs, said, where
+from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
@@ -59,10 +59,7 @@ def export(
         int, typer.Option(metavar="MB", min=1, max=1024, help="Stored bytes of the topic in one file.")
     ] = 64,
     storage: StorageUrl = None,
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Id of the cluster; needed if --storage has those of several."),
-    ] = None,
+    cluster_id: ClusterId = None,
     options: StorageOptions = None,
     to_options: Annotated[
         list[str] | None,

@@ -18,7 +18,7 @@ import typer
 
 from strandline.cluster.failure import MISUSED, CommandFailed, ReaderGone, one_line
 from strandline.cluster.output import escaped, plural, progress, warn
-from strandline.cluster.stored import StorageOptions, StorageUrl, need, pairs, said, where
+from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ def sql(
         int, typer.Option("--max", metavar="ROWS", min=1, max=1_000_000, help="Print at most this many rows.")
     ] = 1000,
     storage: StorageUrl = None,
-    cluster_id: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Id of the cluster; needed if --storage has those of several."),
-    ] = None,
+    cluster_id: ClusterId = None,
     options: StorageOptions = None,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master to run on.")] = "local[*]",
     cluster: Cluster = None,
