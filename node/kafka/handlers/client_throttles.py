@@ -8,6 +8,7 @@ through a listener for Kafka clients is counted: what nodes say to each other go
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import time
 from collections import Counter, defaultdict
@@ -28,7 +29,11 @@ from strandline.statemachine.controller.quota_set import Limit, QuotaSet
 MAX_MUTE_SECONDS: Final = 60.0
 """A quota that was raised holds for a muted client after this, at the latest."""
 MAX_TRACKED: Final = 10_000
-"""Users, client ids and pairs whose use is counted; beyond it those go first that used least lately."""
+"""Users, and client ids with their users, whose use is counted; beyond it those go first that used least
+lately. Users are counted apart: a client chooses its client id, and must not push out users by many of them.
+"""
+MAX_CLIENT_ID: Final = 256
+"""Characters of a client id that are kept: a frame's may be 32 KiB, and 10,000 of those more than 1 GB."""
 MAX_SERIES: Final = 100
 """Entities that metrics name; the others are counted together."""
 OTHERS: Final = "others"
@@ -69,8 +74,12 @@ class ClientThrottles:
             for key in QuotaKey
         }
         self._most_request_seconds = settings.window_seconds
-        self._counters: dict[tuple[QuotaKey, QuotaEntity], Any] = {}
-        """By quota and what shares it, those last that were used last."""
+        self._counters: dict[bool, dict[tuple[QuotaKey, QuotaEntity], Any]] = {False: {}, True: {}}
+        """By whether a client id is a part of what shares it; then by quota and what shares it, those last
+        that were used last."""
+        self._limits: dict[tuple[QuotaKey, str, str], Limit | None] = {}
+        """Looked up already, of the quotas at `_looked_up`."""
+        self._looked_up: tuple[QuotaSet | None, int] = None, 0
         self.throttled: Counter[tuple[str, str]] = Counter()
         """Answers with a throttle time, by quota and entity: totals since the start."""
         self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -160,17 +169,34 @@ class ClientThrottles:
 
     def _used(self, key: QuotaKey, request: Request) -> _Used | None:
         user, client_id = request.session.principal.partition(":")[2], request.header.client_id or ""
-        limit = self._quotas().limit(key, user, client_id)
+        limit = self._limit(key, user, client_id)
         if limit is None:
             return None
-        place = key, limit.shared_by
-        counter = self._counters.pop(place, None)
+        by_id = limit.shared_by.client_id is not None
+        counters, place = self._counters[by_id], (key, limit.shared_by)
+        counter = counters.pop(place, None)
         if counter is None:
             counter = self._make[key]()
-            if len(self._counters) >= MAX_TRACKED:
-                del self._counters[next(iter(self._counters))]
-        self._counters[place] = counter
+            if len(counters) >= MAX_TRACKED:
+                del counters[next(iter(counters))]
+        counters[place] = counter
         return _Used(key, limit, counter)
+
+    def _limit(self, key: QuotaKey, user: str, client_id: str) -> Limit | None:
+        """The quota of a client, looked up once for each change of the quotas."""
+        quotas = self._quotas()
+        if self._looked_up != (quotas, quotas.version):
+            self._limits.clear()
+            self._looked_up = quotas, quotas.version
+        if len(client_id) > MAX_CLIENT_ID:
+            return _shortened(quotas.limit(key, user, client_id))
+        asked = key, user, client_id
+        if asked in self._limits:
+            return self._limits[asked]
+        if len(self._limits) >= MAX_TRACKED:
+            self._limits.clear()
+        found = self._limits[asked] = quotas.limit(key, user, client_id)
+        return found
 
     def _tell(self, used: _Used, seconds: float) -> None:
         series = used.key.value, entity_name(used.limit.entity)
@@ -178,6 +204,14 @@ class ClientThrottles:
             series = used.key.value, OTHERS
         self.throttled[series] += 1
         self.seconds[series] += seconds
+
+
+def _shortened(limit: Limit | None) -> Limit | None:
+    """The same with a digest in place of a long client id."""
+    if limit is None or limit.shared_by.client_id is None:
+        return limit
+    digest = hashlib.sha256(limit.shared_by.client_id.encode()).hexdigest()
+    return limit._replace(shared_by=limit.shared_by._replace(client_id=digest))
 
 
 def entity_name(entity: QuotaEntity) -> str:

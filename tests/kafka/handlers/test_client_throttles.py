@@ -23,6 +23,7 @@ from strandline.node.kafka.wire.handler import EncodedBody, Request, Throttled
 from strandline.node.kafka.wire.session import Session
 from strandline.statemachine.controller.client_quota import QuotaKey
 from strandline.statemachine.controller.controller_commands import AlterClientQuotas
+from strandline.statemachine.controller.quota_set import QuotaSet
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.batches import Record, build
 from tests.kafka.wire.entities import entity_of
@@ -389,8 +390,58 @@ async def test_a_client_with_ever_new_ids_takes_no_memory(monkeypatch: pytest.Mo
     for number in range(10):
         await Client(node, client_id="steady").produce(15 * KB)
         await Client(node, client_id=f"id-{number}").produce(10)
-    assert len(node.throttles._counters) == 3
+    assert len(node.throttles._counters[True]) == 3
     assert await Client(node, client_id="steady").produce(0) > 4.0  # what is used is not forgotten
+
+
+@simulated
+async def test_a_user_keeps_what_it_used_whatever_client_ids_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_throttles, "MAX_TRACKED", 3)
+    node = FakeNode()
+    quota(node, "alice", None, producer_byte_rate=1.0 * KB)
+    quota(node, None, "", request_percentage=50.0)
+    assert await Client(node).produce(100 * KB) == MAX_MUTE_SECONDS
+    for number in range(5):
+        await Client(node, client_id=f"id-{number}").ask(ApiKey.METADATA, topics=[])
+    assert await Client(node).produce(1) == MAX_MUTE_SECONDS
+
+
+@simulated
+async def test_long_client_ids_are_counted_and_not_kept() -> None:
+    node, limits = FakeNode(), set[int]()
+    quota(node, None, "", producer_byte_rate=1.0 * KB)
+    one, other = "x" * 32_000 + "1", "x" * 32_000 + "2"
+    assert await Client(node, client_id=one).produce(100 * KB) == MAX_MUTE_SECONDS
+    assert await Client(node, client_id=other).produce(1) == 0
+    assert await Client(node, client_id=one).produce(1) == MAX_MUTE_SECONDS
+    for _, entity in node.throttles._counters[True]:
+        limits.add(len(entity.client_id or ""))
+    limits.update(len(asked[2]) for asked in node.throttles._limits)
+    assert max(limits) <= client_throttles.MAX_CLIENT_ID
+
+
+@simulated
+async def test_a_quota_is_looked_up_once_until_a_quota_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_throttles, "MAX_TRACKED", 8)
+    node, asked = FakeNode(), list[str]()
+    quota(node, None, "app", producer_byte_rate=1.0 * KB)
+    look_up = QuotaSet.limit
+
+    def limit(quotas: QuotaSet, key: QuotaKey, user: str, client_id: str) -> Any:
+        if key is PRODUCED:
+            asked.append(client_id)
+        return look_up(quotas, key, user, client_id)
+
+    monkeypatch.setattr(QuotaSet, "limit", limit)
+    for _ in range(3):
+        await Client(node).produce(1)
+        await Client(node, client_id="none").produce(1)
+    assert sorted(asked) == ["app", "none"]
+    quota(node, None, "none", producer_byte_rate=1.0)
+    assert await Client(node, client_id="none").produce(1000) > 0
+    for number in range(20):
+        await Client(node, client_id=f"id-{number}").produce(1)
+    assert len(node.throttles._limits) <= 8
 
 
 # Requests.
