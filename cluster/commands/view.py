@@ -132,7 +132,7 @@ def status(
     """
     addresses = target(admin=admin, folder=cluster).admin
     program = _find(first_answer(addresses, "GET", "/api/views"), name)
-    running = _running(addresses, name)
+    running, problems = _running(addresses, name)
     rows = [
         (
             "live" if each["live"] else "next", each["node"], each["process"], each["status"].get("phase"),
@@ -147,10 +147,13 @@ def status(
         )
     head += [f"stopped: {program['stopped']}"] if program["stopped"] else []
     head += [f"the last attempt ended: {program['ended']}"] if program["ended"] else []
+    # Only the nodes that have a problem cannot run it; each may be the one that is to.
+    head += [f"node {node} can run no program: {problem}" for node, problem in problems.items()]
     listed = table(
         ("VERSION", "NODE", "PROCESS", "PHASE", "RECORDS", "WRITTEN", "STARTS"), rows, right=(1, 2, 4, 5, 6)
     )
-    show(as_json, {**program, "running": running}, [*map(escaped, head), "", listed])
+    told = {**program, "running": running, "problems": problems}
+    show(as_json, told, [*map(escaped, head), "", listed])
     if program["stopped"]:
         raise typer.Exit(FAILED)
 
@@ -204,9 +207,13 @@ def _find(answer: Any, name: str) -> dict[str, Any]:
     raise CommandFailed(f"there is no program {name}", "see `strandline view list`", MISUSED)
 
 
-def _running(addresses: tuple[str, ...], name: str) -> list[dict[str, Any]]:
-    """Versions of a program that run, by node; a node that does not answer runs nothing that is known."""
-    found = []
+def _running(addresses: tuple[str, ...], name: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Versions of a program that run, and why nodes can run none, by node.
+
+    A node that does not answer runs nothing that is known.
+    """
+    found: list[dict[str, Any]] = []
+    problems: dict[str, str] = {}
     for address in addresses:
         try:
             answer = AdminClient(address).request("GET", "/api/views")
@@ -215,7 +222,9 @@ def _running(addresses: tuple[str, ...], name: str) -> list[dict[str, Any]]:
         if answer.status == 200:
             running = [each for each in answer.body["running"] if each["program"] == name]
             found += [{"node": answer.body["node"], **each} for each in running]
-    return found
+            if answer.body["problem"]:
+                problems[str(answer.body["node"])] = answer.body["problem"]
+    return found, problems
 
 
 def _wait(addresses: tuple[str, ...], name: str, attempt: int, seconds: float) -> None:

@@ -37,11 +37,11 @@ def main() -> int:
 
 def run(link: NodeLink, worker: int, around: Surroundings) -> int:
     """Run what the node says as process number `worker`; the exit code."""
-    url, options, owner, bootstrap, attempt, live = link.started()
+    url, options, owner, way, attempt, live = link.started()
     name = link.known.program.name
     place = StorePlace(url, options, owner)
     try:
-        phases.run(VersionTask(link, place, bootstrap, attempt, worker, live=live, around=around))
+        phases.run(VersionTask(link, place, way, attempt, worker, live=live, around=around))
     except Replaced:
         return 0
     except NodeRefuses as refused:

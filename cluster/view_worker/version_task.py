@@ -10,8 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from strandline.cluster.kafka_client import client_config
-from strandline.cluster.view_worker import limits, outputs
+from strandline.cluster.view_worker import clients, limits, outputs
 from strandline.cluster.view_worker.holds import release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
 from strandline.cluster.view_worker.node_link import NodeLink
@@ -67,14 +66,17 @@ class VersionTask:
         self,
         link: NodeLink,
         place: StorePlace,
-        bootstrap: str,
+        way: Mapping[str, str],
         attempt: int,
         worker: int,
         *,
         live: bool,
         around: Surroundings,
     ) -> None:
-        """Take up one version of a program. Raises CannotRun, Replaced, KafkaException, StoreError."""
+        """Take up one version of a program, as a Kafka client with the settings `way`.
+
+        Raises CannotRun, Replaced, KafkaException, StoreError.
+        """
         self.link = link
         self.around = around
         self.attempt = attempt
@@ -104,38 +106,10 @@ class VersionTask:
                 self._readers[name] = each, RecordReader(each, keys.get(name))
         group = group_name(program.name, program.created, None if live else attempt)
         self._group = group
-        self._consumer = around.consumer(
-            client_config(
-                bootstrap,
-                client_id=group,
-                group_id=group,
-                enable_auto_commit=False,
-                enable_auto_offset_store=False,
-                enable_partition_eof=True,
-                isolation_level="read_committed",
-                auto_offset_reset="error",
-                fetch_wait_max_ms=100,
-                topic_metadata_refresh_interval_ms=5000,
-                queued_max_messages_kbytes=limits.QUEUED_KIB,
-            )
-        )
-        written = [one for one in self._topics.values() if one in link.known.topics]
-        self._outputs = Outputs(
-            around.producer(
-                client_config(
-                    bootstrap,
-                    client_id=group,
-                    transactional_id=group,
-                    transaction_timeout_ms=60_000,
-                    linger_ms=1,
-                    message_max_bytes=limits.MOST_MESSAGE_BYTES,
-                    batch_size=limits.batch_bytes(link.known.topics[one] for one in written),
-                    partitioner="murmur2_random",
-                )
-            ),
-            self._consumer,
-            around,
-        )
+        self._consumer = around.consumer(clients.consumer_settings(way, group))
+        written = [link.known.topics[one] for one in self._topics.values() if one in link.known.topics]
+        producer = around.producer(clients.producer_settings(way, group, limits.batch_bytes(written)))
+        self._outputs = Outputs(producer, self._consumer, around)
         link.submit(StartViewWorker(program.name, attempt, live, worker))
         self._objects = StateObjects(around.store(place), program.created, attempt, worker)
         self._needed: list[frozenset[str]] = []

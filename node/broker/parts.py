@@ -80,6 +80,7 @@ from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import MeshCalls
 from strandline.node.runtime.line_bound import LineBound
 from strandline.node.views.view_host import ViewHost
+from strandline.node.views.view_rights import ViewRights
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
@@ -274,7 +275,11 @@ class NodeParts:
         self.actions = ActionLog(loop.time)
         self._problem_lines = LineBound(loop.time())
         self.authorizer = (
-            Authorizer(lambda: self.controller.machine.acls, config.authorization)
+            Authorizer(
+                lambda: self.controller.machine.acls,
+                config.authorization,
+                ViewRights(lambda: self.controller.machine).allows,
+            )
             if config.authorization.enabled
             else None
         )

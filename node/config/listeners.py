@@ -53,6 +53,8 @@ class ListenerSection:
     principal_rules: tuple[str, ...] = ()
     mechanisms: tuple[str, ...] = MECHANISMS[:2]
     """SASL mechanisms, where clients log in."""
+    nodes_ca: str = ""
+    """Path of a PEM file with the authorities of the nodes' own certificates, for the processes of views."""
     plain_without_tls: bool = False
     """Whether it is meant that passwords cross the network as they are."""
     section: str = ""
@@ -128,6 +130,7 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "tls_version": lambda value: choice("1.2", "1.3")(str(value)),
     "principal_rules": _rules,
     "mechanisms": _mechanisms,
+    "nodes_ca": _file,
     "plain_without_tls": flag,
 }
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
@@ -186,6 +189,8 @@ def _sasl_mistake(listener: ListenerSection) -> str | None:
     for key in ("mechanisms", "plain_without_tls"):
         if not listener.has_sasl and getattr(listener, key) != getattr(default, key):
             return f"{key}: no client logs in by {listener.protocol}: set protocol, or leave this key out"
+    if listener.nodes_ca and listener.protocol != "SASL_SSL":
+        return "nodes_ca: it is for logins by SASL_SSL: set protocol, or leave this key out"
     if "PLAIN" in listener.mechanisms and not listener.has_tls and not listener.plain_without_tls:
         return (
             "mechanisms: by PLAIN and without TLS every password crosses the network as it is: set protocol "

@@ -11,13 +11,13 @@ import logging
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
-from strandline.node.config.addresses import is_wildcard
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.coordinator.context import CoordinatorPlaces
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
+from strandline.node.views.view_login import Way, way_in
 from strandline.node.views.view_process import Holder, VersionName, ViewProcess, release_all
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
@@ -91,11 +91,11 @@ class ViewHost:
         """The reason why this node can run no program."""
         if self._place is None:
             return "the records are in this process's memory, which no other process can read"
-        if self._bootstrap() is None:
-            if not self._context.kafka.ports:
-                return "it does not listen for Kafka's clients yet"
-            return "no listener takes clients without TLS and without a login: add one on 127.0.0.1"
-        return None
+        if not self._context.kafka.ports:
+            # A node that begins answers on its HTTP port before it listens for Kafka's clients.
+            return "it does not listen for Kafka's clients yet"
+        way, unfit = self._way()
+        return f"no listener serves the processes of views: {unfit}" if way is None else None
 
     def running(self) -> list[ViewProcess]:
         """The processes here."""
@@ -114,13 +114,14 @@ class ViewHost:
             task = self._context.loop.create_task(ending)
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-        bootstrap, place = self._bootstrap(), self._place
-        for name in sorted(wanted - self._processes.keys()):
-            if bootstrap is not None and place is not None:
+        missing = sorted(wanted - self._processes.keys())
+        way, place = self._way()[0] if missing else None, self._place
+        for name in missing:
+            if way is not None and place is not None:
                 self._processes[name] = ViewProcess(
                     name,
                     place,
-                    bootstrap,
+                    way,
                     self._context.controller,
                     self._context.holding,
                     loop=self._context.loop,
@@ -150,14 +151,9 @@ class ViewHost:
         leader = self._context.leaders.leader_of(topic.partitions[number].group)
         return leader is not None and leader.node == self._context.node_id
 
-    def _bootstrap(self) -> str | None:
-        for listener in self._context.config.listeners:
-            # A node that begins answers on its HTTP port before it listens for Kafka's clients.
-            port = self._context.kafka.ports.get(listener.name)
-            if listener.protocol == "PLAINTEXT" and port is not None:
-                host = "127.0.0.1" if is_wildcard(listener.host) else listener.host
-                return f"{host}:{port}"
-        return None
+    def _way(self) -> tuple[Way | None, str]:
+        context = self._context
+        return way_in(context.config, context.kafka.ports, context.controller.machine.nodes.values())
 
     async def _sweep(self) -> None:
         """Delete what programs that were dropped have left in the store, at the controller's leader."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.controller.client import Unavailable
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.views.view_login import Way
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
 from strandline.node.worker.worker_link import environment, listen, program
 from strandline.statemachine.controller.controller import Controller, Result
@@ -76,7 +77,7 @@ class ViewProcess:
         self,
         name: VersionName,
         place: StorePlace,
-        bootstrap: str,
+        way: Way,
         controller: Submitter,
         holding: Holder,
         *,
@@ -89,7 +90,7 @@ class ViewProcess:
         self.starts = 0
         self.inputs: Inputs = ()
         self._place = place
-        self._bootstrap = bootstrap
+        self._way = way
         self._controller = controller
         self._holding = holding
         self._loop = loop
@@ -170,7 +171,7 @@ class ViewProcess:
             place = self._place
             # One name for each process that is there at a time: a folder's writers are told apart by it.
             owner = f"{place.owner}-{self.name.attempt}-{'live' if self.name.live else 'next'}"
-            start = ["start", place.url, dict(place.options), owner, self._bootstrap]
+            start = ["start", place.url, dict(place.options), owner, dict(self._way)]
             process.stdin.write(framed([*start, self.name.attempt, self.name.live]))
             self.tell()
             log.info("%s runs as process %d", self._shown(), process.pid)

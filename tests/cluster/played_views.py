@@ -25,6 +25,7 @@ from strandline.statemachine.views.identity import digest
 
 CREATED: Final = 7
 INPUT: Final = ("sales", b"sales-id")
+WAY: Final = {"bootstrap.servers": "localhost:1"}
 Written = tuple[str, bytes, bytes | None]
 
 
@@ -115,7 +116,7 @@ class PlayedCluster:
             time.monotonic,
             time.sleep,
         )
-        return VersionTask(link, place, "localhost:1", attempt, self.workers, live=live, around=around)
+        return VersionTask(link, place, WAY, attempt, self.workers, live=live, around=around)
 
     def _store(self, place: StorePlace) -> StoreThread:
         self._stores.append(StoreThread(place))

@@ -124,6 +124,7 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
             '[listeners.public]\nca = "/x"',
             "public.ca: PLAINTEXT has no TLS: set protocol",
         ),
+        (f'[listeners.a]{TLS}nodes_ca = "/x"', "a.nodes_ca: it is for logins by SASL_SSL: set protocol, or"),
         (f'[listeners.a]{TLS}client_certificate = "wanted"', "listeners.a.ca: it is not set: write the path"),
         (f'[listeners.a]{TLS}ca = "/x"', "no certificate of a client is looked at: set client_certificate"),
         (f'[listeners.a]{TLS}principal_rules = ["x"]', "listeners.a.principal_rules: 'x' is not a rule"),

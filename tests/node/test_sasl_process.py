@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBindingFilter,
     AclOperation,
@@ -29,8 +30,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
+from strandline.node.views import view_login
 from tests.kafka.wire.certificates import Authority
-from tests.node.one_node import SECONDS, healthy, started, write_config
+from tests.node.one_node import SECONDS, SECRET, healthy, started, write_config
 from tests.node.there_and_back import there_and_back
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
@@ -95,15 +97,16 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         kafka=f"""
 [listeners.internal]
 port = 0
-[listeners.plaintext]
-port = 0
-protocol = "SASL_PLAINTEXT"
 [listeners.public]
 port = 0
 protocol = "SASL_SSL"
 certificate = "{server.certificate}"
 key = "{server.key}"
+nodes_ca = "{authority.path}"
 mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+[listeners.plaintext]
+port = 0
+protocol = "SASL_PLAINTEXT"
 [authorization]
 enabled = true
 super_users = ["User:ANONYMOUS", "User:alice"]
@@ -420,3 +423,52 @@ def test_a_java_client_logs_in(node: Node, tmp_path: Path) -> None:
         assert (ran.code == 0) == let_in, ran.err
         if not let_in:
             assert "SaslAuthenticationException" in ran.out + ran.err
+
+
+def test_a_view_s_process_logs_in_by_itself_and_its_password_is_nowhere(node: Node, tmp_path: Path) -> None:
+    admin = node.admin()
+    made: Any = admin.create_topics([NewTopic("ships", 1), NewTopic("secrets", 1)])
+    for future in made.values():
+        future.result(SECONDS)
+    writer = Producer({"bootstrap.servers": node.address("internal"), "log_level": 0})
+    writer.produce("ships", b'{"harbour": "north"}')
+    assert writer.flush(SECONDS) == 0
+    program = tmp_path / "harbours.sql"
+    program.write_text(
+        "CREATE TABLE ships (harbour STRING);\n"
+        "CREATE VIEW harbours AS SELECT harbour, count(*) AS n FROM ships GROUP BY harbour;\n"
+    )
+    http = f"127.0.0.1:{node.told['admin_port']}"
+    applied = subprocess.run(
+        [sys.executable, "-m", "strandline", "view", "apply", str(program), "--wait", "40", "--admin", http],
+        capture_output=True, text=True, timeout=2 * SECONDS, check=False,
+    )  # fmt: skip
+    assert applied.returncode == 0, (applied.stderr, node.lines)
+    node.says("Internal:views")
+    reader = Consumer({"bootstrap.servers": node.address("internal"), "group.id": "r", "log_level": 0})
+    reader.assign([TopicPartition("harbours", 0, 0)])
+    [record] = reader.consume(1, SECONDS)
+    assert (record.key(), record.value()) == (b'["north"]', b'{"harbour":"north","n":1}')
+    reader.close()
+    secret = view_login.password(SECRET)
+    with urllib.request.urlopen(f"http://{http}/api/views", timeout=SECONDS) as answer:
+        told = answer.read().decode()
+    [running] = json.loads(told)["running"]
+    process = Path(f"/proc/{running['process']}")
+    for file in ("cmdline", "environ"):
+        for text in (secret, SECRET):
+            assert text.encode() not in (process / file).read_bytes()
+    assert not any(text in told or any(text in line for line in node.lines) for text in (secret, SECRET))
+    # What knows the password may do what the programs say, and nothing else.
+    settings = librdkafka(node, "public", "SCRAM-SHA-256", "Internal:views", secret)
+    client = AdminClient(settings)
+    assert {name for name in client.list_topics(timeout=SECONDS).topics if name[0] != "_"} >= {"ships"}
+    assert "secrets" not in client.list_topics(timeout=SECONDS).topics
+    refused = Producer({**settings, "message.timeout.ms": 20_000})
+    errors: list[Any] = []
+    refused.produce("ships", b"{}", on_delivery=lambda error, _: errors.append(error.name()))
+    refused.flush(SECONDS)
+    assert errors == ["TOPIC_AUTHORIZATION_FAILED"]
+    assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "Internal:views", "wonderland")
+    with pytest.raises(KafkaException, match="UNACCEPTABLE_CREDENTIAL"):
+        node.add("Internal:views", "mine")

@@ -11,6 +11,7 @@ from sys import getsizeof
 from typing import Final
 
 from strandline.node.config.authorization import AuthorizationSection
+from strandline.node.kafka.wire.session import VIEWS
 from strandline.statemachine.controller.acl import Operation, ResourceType
 from strandline.statemachine.controller.acl_set import AclSet, Client
 
@@ -29,10 +30,17 @@ class Authorizer:
     """The decisions of one node; made where `authorization.enabled` is set.
 
     `acls` gives the entries as this node has applied them: another object after a snapshot was installed.
+    `views` decides for the processes of views, about whom entries say nothing.
     """
 
-    def __init__(self, acls: Callable[[], AclSet], settings: AuthorizationSection) -> None:
+    def __init__(
+        self,
+        acls: Callable[[], AclSet],
+        settings: AuthorizationSection,
+        views: Callable[[Operation, ResourceType, str], bool] = lambda *_: False,
+    ) -> None:
         self._acls_now = acls
+        self._views = views
         self._super_users = frozenset(settings.super_users)
         self._without_acls = settings.allow_everyone_if_no_acl_found
         self._acls = AclSet()  # The controller's replica comes later.
@@ -41,10 +49,14 @@ class Authorizer:
 
     def allows(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Whether a client may do this to the resource."""
+        if principal == VIEWS:
+            return self._views(operation, kind, name)
         return self._allows((principal, host, operation, kind, name))
 
     def allows_some(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
         """Whether there may be a resource of this type to which the client may do this."""
+        if principal == VIEWS:
+            return False
         return self._allows((principal, host, operation, kind, None))
 
     def _allows(self, key: _Key) -> bool:

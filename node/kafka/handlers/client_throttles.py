@@ -168,7 +168,7 @@ class ClientThrottles:
     # Counters.
 
     def _used(self, key: QuotaKey, request: Request) -> _Used | None:
-        user, client_id = request.session.principal.partition(":")[2], request.header.client_id or ""
+        user, client_id = request.session.principal.removeprefix("User:"), request.header.client_id or ""
         limit = self._limit(key, user, client_id)
         if limit is None:
             return None

@@ -19,12 +19,13 @@ from strandline.node.kafka.handlers.scram import (
     BY_NAME,
     ScramExchange,
     ScramFailed,
+    credential_of_views,
     is_password,
     stranger,
 )
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.node.kafka.wire.session import SaslSession
+from strandline.node.kafka.wire.session import VIEWS, SaslSession
 from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
 
 PLAIN: Final = "PLAIN"
@@ -58,6 +59,8 @@ async def sasl_handshake(context: BrokerContext, request: Request, a: ResponseTy
 
 def _scram(context: BrokerContext, mechanism: ScramMechanism) -> ScramExchange:
     def find(user: str) -> ScramCredential | None:
+        if user == VIEWS:
+            return credential_of_views(mechanism, secret)
         return context.controller.machine.credentials.get((user, mechanism))
 
     secret = context.config.cluster.secret.encode()
@@ -92,7 +95,8 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
     if user is not None:
         by = session.exchange
         mechanism = PLAIN if isinstance(by, _Plain) else f"SCRAM-{by.mechanism.name}".replace("_", "-")
-        session.principal, session.logged_in, session.exchange = f"User:{user}", True, None
+        session.principal = VIEWS if user == VIEWS else f"User:{user}"
+        session.logged_in, session.exchange = True, None
         context.actions.login(request, mechanism)
     return a.SaslAuthenticateResponse(
         error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **lifetime
@@ -122,7 +126,8 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
         raise ScramFailed(f"user {user!r} gives no password, or asks to act as another user")
     known = context.controller.machine.credentials
     mechanism = next((one for one in ScramMechanism if (user, one) in known), ScramMechanism.SHA_256)
-    credential = known.get((user, mechanism))
+    # The processes of views log in by SCRAM, which shows no server their password.
+    credential = None if user == VIEWS else known.get((user, mechanism))
     compared = credential or stranger(mechanism, user, context.config.cluster.secret.encode())
     right = await context.loop.run_in_executor(None, is_password, mechanism, compared, password)
     if not right or credential is None:

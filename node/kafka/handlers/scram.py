@@ -7,12 +7,15 @@ where a wrong password fails, after the same steps. Secrets are compared in cons
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import re
 from collections.abc import Callable
 from typing import Final
 
+from strandline.node.kafka.wire.session import VIEWS
+from strandline.node.views import view_login
 from strandline.statemachine.controller.scram_credentials import (
     KEY_BYTES,
     MAX_NAME,
@@ -131,6 +134,19 @@ def credential_of(
     client_key = hmac.digest(salted_password, b"Client Key", name)
     server_key = hmac.digest(salted_password, b"Server Key", name)
     return ScramCredential(iterations, salt, hashlib.new(name, client_key).digest(), server_key)
+
+
+@functools.lru_cache(maxsize=len(ScramMechanism))
+def credential_of_views(mechanism: ScramMechanism, secret: bytes) -> ScramCredential:
+    """The credential of the processes of views, to which a node gives the password.
+
+    Some milliseconds of processor time, once. Salt and iterations are those that the user would seem to have
+    if it were unknown.
+    """
+    seeming = stranger(mechanism, VIEWS, secret)
+    known = view_login.password(secret.decode()).encode()
+    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], known, seeming.salt, seeming.iterations)
+    return credential_of(mechanism, salted, seeming.salt, seeming.iterations)
 
 
 def is_password(mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:

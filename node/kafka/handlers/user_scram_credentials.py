@@ -18,6 +18,7 @@ from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.handlers.scram import credential_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
+from strandline.node.kafka.wire.session import VIEWS
 from strandline.node.runtime.gather import gather_bounded
 from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import AlterScramCredentials
@@ -45,6 +46,9 @@ async def alter_user_scram_credentials(context: BrokerContext, request: Request,
         if len(users) > MAX_USERS:
             reason = f"{len(users)} users are more than {MAX_USERS}: alter them in several requests."
             return _Answer(user, Failure(ErrorCode.invalid_request, reason))
+        if user == VIEWS:
+            reason = f"{VIEWS} is the name of the cluster's own processes: take another."
+            return _Answer(user, Failure(ErrorCode.unacceptable_credential, reason))
         outcome = await submit(context, _command(payload, user), deadline)
         return _Answer(user, outcome if isinstance(outcome, Failure) else None)
 

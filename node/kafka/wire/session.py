@@ -9,6 +9,8 @@ from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's name for a client that has proved none."""
+VIEWS: Final = "Internal:views"
+"""The processes of views, both as a user that logs in and as a principal; no client can have it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +20,7 @@ class Session:
     listener: str
     """The client is told the addresses of this listener."""
     principal: str = ANONYMOUS
-    """Kafka's KafkaPrincipal as text: `User:` and the name that TLS or SASL has proved."""
+    """Kafka's KafkaPrincipal as text: `User:` and the name that TLS or SASL has proved, or VIEWS."""
 
 
 @dataclass(slots=True, eq=False)

@@ -152,7 +152,8 @@ class SimLink:
 
     def started(self) -> list[Any]:
         name = self._owner.name
-        return ["memory:", {}, f"owner{self._owner.number}", "localhost:1", name.attempt, name.live]
+        owner, way = f"owner{self._owner.number}", {"bootstrap.servers": "localhost:1"}
+        return ["memory:", {}, owner, way, name.attempt, name.live]
 
     @property
     def known(self) -> Known:

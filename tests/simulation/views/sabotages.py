@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from strandline.cluster import kafka_client
-from strandline.cluster.view_worker import phases, process, version_task
+from strandline.cluster.view_worker import clients, phases, process
 from strandline.cluster.view_worker.inputs import Cut, Place
 from strandline.cluster.view_worker.node_link import HoldLost
 from strandline.cluster.view_worker.state_objects import StateObjects
@@ -284,12 +284,12 @@ HOLES: Final = (
     Sabotage(
         "reads-uncommitted",
         "S13: what is not decided is read",
-        lambda: (patch.object(version_task, "client_config", _with(isolation_level="read_uncommitted")),),
+        lambda: (patch.object(clients, "client_config", _with(isolation_level="read_uncommitted")),),
     ),
     Sabotage(
         "gone-is-passed-over",
         "S14: records that are gone are passed over",
-        lambda: (patch.object(version_task, "client_config", _with(auto_offset_reset="earliest")),),
+        lambda: (patch.object(clients, "client_config", _with(auto_offset_reset="earliest")),),
     ),
     Sabotage(
         "content-moves",

@@ -1,0 +1,42 @@
+"""Settings of a version's two Kafka clients, by librdkafka's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strandline.cluster.kafka_client import client_config
+from strandline.cluster.view_worker import limits
+
+
+def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
+    """Of the consumer of a version's group; `way` is the node's address, and the login there."""
+    return client_config(
+        way["bootstrap.servers"],
+        **way,
+        client_id=group,
+        group_id=group,
+        enable_auto_commit=False,
+        enable_auto_offset_store=False,
+        enable_partition_eof=True,
+        isolation_level="read_committed",
+        auto_offset_reset="error",
+        fetch_wait_max_ms=100,
+        topic_metadata_refresh_interval_ms=5000,
+        queued_max_messages_kbytes=limits.QUEUED_KIB,
+    )
+
+
+def producer_settings(way: Mapping[str, str], group: str, batch_bytes: int) -> dict[str, Any]:
+    """Of the transactional producer, whose batches have `batch_bytes` at most."""
+    return client_config(
+        way["bootstrap.servers"],
+        **way,
+        client_id=group,
+        transactional_id=group,
+        transaction_timeout_ms=60_000,
+        linger_ms=1,
+        message_max_bytes=limits.MOST_MESSAGE_BYTES,
+        batch_size=batch_bytes,
+        partitioner="murmur2_random",
+    )
