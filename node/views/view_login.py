@@ -18,7 +18,7 @@ from strandline.node.kafka.wire.session import VIEWS
 from strandline.statemachine.controller.controller_state import NodeRegistration
 
 _PURPOSE: Final = b"strandline: password of Internal:views"
-"""What the secret is made into differs by it from all else that nodes make of the secret."""
+"""The password differs by it from all else that nodes make of the secret."""
 PLAINTEXT, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL"
 
 

@@ -1,4 +1,4 @@
-"""What the processes of views may do where clients need permissions: what the programs say, and no more.
+"""The rights of the processes of views where clients need permissions: what the programs say, and no more.
 
 A node may know a program later than the node that runs it. What is refused until then ends the process, and
 the next one is begun within seconds.
@@ -52,7 +52,7 @@ class ViewRights:
             for version in program.versions():
                 attempt = None if version is program.live else version.attempt
                 groups.add(group_name(program.name, program.created, attempt))
-                # A topic that was deleted and made anew under the name is another one.
+                # A topic that was deleted and made again under the name is another one.
                 inputs = [machine.topic_by_id(topic_id) for _, topic_id in version.inputs]
                 outputs = [machine.topic_by_id(view.topic_id) for view in version.views]
                 read |= {topic.name for topic in inputs if topic is not None}

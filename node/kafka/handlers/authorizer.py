@@ -30,7 +30,7 @@ class Authorizer:
     """The decisions of one node; made where `authorization.enabled` is set.
 
     `acls` gives the entries as this node has applied them: another object after a snapshot was installed.
-    `views` decides for the processes of views, about whom entries say nothing.
+    `views` decides for the processes of views, for which entries do not count.
     """
 
     def __init__(
