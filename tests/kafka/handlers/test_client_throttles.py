@@ -395,7 +395,9 @@ async def test_a_client_with_ever_new_ids_takes_no_memory(monkeypatch: pytest.Mo
 
 
 @simulated
-async def test_a_user_keeps_what_it_used_whatever_client_ids_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_keeps_what_it_used_whatever_client_ids_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(client_throttles, "MAX_TRACKED", 3)
     node = FakeNode()
     quota(node, "alice", None, producer_byte_rate=1.0 * KB)

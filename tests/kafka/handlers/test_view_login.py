@@ -39,7 +39,7 @@ from tests.kafka.handlers.sasl_logins import (
 )
 from tests.kafka.handlers.scram_client import ScramClient, salted_password
 from tests.runtime.jumping_loop import run
-from tests.statemachine.test_view_programs import A, B, Views
+from tests.statemachine.view_log import A, B, Views
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ID = ResourceType.TRANSACTIONAL_ID
