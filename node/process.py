@@ -161,7 +161,6 @@ class _Process:
         if store is None:
             return 0
         wal_thread, snapshot_thread = DiskThreads(1, "wal"), DiskThreads(1, "snapshots")
-        work_thread = ThreadPoolExecutor(1, "work")
         broker = Broker(
             config,
             loop=loop,
@@ -169,7 +168,7 @@ class _Process:
             store=store,
             wal_executor=wal_thread,
             snapshot_executor=snapshot_thread,
-            work_executor=work_thread,
+            work_executor=ThreadPoolExecutor(1, "work"),
             read_executor=DiskThreads(READ_THREADS, "local-logs"),
             rng=random.Random(_SYSTEM.getrandbits(256)),
             nonces=_SYSTEM,
@@ -180,7 +179,10 @@ class _Process:
             compactor=_compactor(config, loop),
             view_place=_view_place(config),
         )
-        admin = AdminServer(broker, config.admin.host, config.admin.port, config.admin.hosts)
+        admin = AdminServer(
+            broker, config.admin.host, config.admin.port, config.admin.hosts, tls=config.admin.tls,
+            secret=config.cluster.secret.encode() if config.admin.logins else None,
+        )  # fmt: skip
         try:
             broker.open()
             _remove_node_file(config)  # of a process that was killed; the folder is this one's now

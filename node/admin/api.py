@@ -6,7 +6,7 @@ docs/operating.md shows them, /api/openapi.json describes them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,7 +20,7 @@ from strandline.node.admin.compaction import CompactionApi
 from strandline.node.admin.consumer_groups import ConsumerGroupsApi
 from strandline.node.admin.exposition import CONTENT_TYPE
 from strandline.node.admin.health import problems, status
-from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
+from strandline.node.admin.http import REQUEST_SECONDS, STRANGER, Json, json_body, refusal
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.nodes import NodesApi
 from strandline.node.admin.openapi import OPENAPI
@@ -76,13 +76,12 @@ class AdminApi:
         return app
 
     async def health(self, request: Request) -> Response:
-        """200 when the node does its part, 503 when not; the body lists the problems."""
+        """200 when the node does its part, 503 when not; the body lists the problems for users."""
         found = problems(self._source)
-        answer = {
-            "status": status(found),
-            "node": self._source.node_id,
-            "problems": [problem.as_dict() for problem in found],
-        }
+        answer: dict[str, Any] = {"status": status(found)}
+        if STRANGER not in request.scope:
+            answer["node"] = self._source.node_id
+            answer["problems"] = [problem.as_dict() for problem in found]
         return Json(answer, 503 if answer["status"] == "unhealthy" else 200)
 
     async def metrics(self, request: Request) -> Response:

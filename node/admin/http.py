@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 import h11
@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from strandline.node.admin.logins import Logins
 from strandline.node.admin.origins import Origins
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 IDLE_SECONDS: Final = 30.0
 """Time limit of a connection that has not sent a complete request, or does not read its response."""
 _BUSY: Final = object()
+STRANGER: Final = "strandline.stranger"
+"""In the scope of a request that is answered without the login that the others need."""
 
 
 class Json(Response):
@@ -63,11 +66,17 @@ class Guard:
     """
 
     def __init__(
-        self, app: ASGIApp, seconds: Mapping[str, float], answered: Counter[int], origins: Origins
+        self,
+        app: ASGIApp,
+        seconds: Mapping[str, float],
+        answered: Counter[int],
+        origins: Origins,
+        logins: Logins | None,
     ) -> None:
         self.answered = answered
         self._app = app
         self._origins = origins
+        self._logins = logins
         self._seconds = seconds
         self._running = 0
 
@@ -86,6 +95,17 @@ class Guard:
         if refused is not None:
             await refusal(*refused)(scope, receive, counted)
             return
+        if self._logins is not None:
+            client = (scope["client"] or ("",))[0]
+            denied = await self._logins.denied(scope["method"], scope["headers"], client)
+            if denied is not None and scope["path"] == "/health" and not _has_login(scope["headers"]):
+                # Whatever restarts a node that does not answer need not be a user: it gets one word.
+                scope[STRANGER] = True
+            elif denied is not None:
+                refused_answer = refusal(denied.status, denied.why)
+                refused_answer.headers.update(denied.headers)
+                await refused_answer(scope, receive, counted)
+                return
         if scope["path"] != "/health" and self._running >= MAX_REQUESTS:
             answer = refusal(503, f"{MAX_REQUESTS} requests are being answered: try again later")
             answer.headers["Retry-After"] = "1"
@@ -104,6 +124,10 @@ class Guard:
             log.exception("HTTP %s %s failed", scope["method"], scope["path"])
         finally:
             self._running -= 1
+
+
+def _has_login(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    return any(name == b"authorization" for name, _ in headers)
 
 
 async def json_body(request: Request) -> Any:

@@ -43,6 +43,12 @@ PROCESS: Final = (
         ("part",),
     ),
     Metric("strandline_http_requests_total", _C, "requests", "HTTP requests answered.", ("code",)),
+    Metric(
+        "strandline_http_certificate_end_seconds",
+        _G,
+        "seconds",
+        "When the certificate of the HTTP port ends, since 1970.",
+    ),
 )
 
 KAFKA: Final = (
@@ -288,6 +294,12 @@ RAFT: Final = (
     Metric("strandline_mesh_sent_bytes_total", _C, "bytes", "Bytes of the frames sent."),
     Metric("strandline_mesh_frames_dropped_total", _C, "frames", "Frames not sent, by reason.", ("reason",)),
     Metric("strandline_mesh_problems_total", _C, "problems", "Problems between nodes.", ("reason",)),
+    Metric(
+        "strandline_mesh_certificate_end_seconds",
+        _G,
+        "seconds",
+        "When this node's certificate for the other nodes ends, since 1970.",
+    ),
 )
 
 CONTROLLER: Final = (

@@ -30,6 +30,7 @@ from strandline.node.raft.mesh.problems import MeshReason
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, FOLLOWER, LEADER
 from strandline.node.raft.rank import Rank
 from strandline.node.runtime.slices import Slices
+from strandline.node.tls.keeper import TlsKeeper
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 from strandline.statemachine.partition.epoch_window import WindowCounters
@@ -40,12 +41,15 @@ _NOTHING_COUNTED = WindowCounters()
 
 
 class Metrics:
-    """The page of one node; `answered` counts HTTP answers by their code."""
+    """The page of one node; `answered` counts HTTP answers by their code, `tls` is of the HTTP port."""
 
-    def __init__(self, source: AdminSource, lag: LoopLag, answered: Counter[int]) -> None:
+    def __init__(
+        self, source: AdminSource, lag: LoopLag, answered: Counter[int], tls: TlsKeeper | None = None
+    ) -> None:
         self._source = source
         self._lag = lag
         self._answered = answered
+        self._tls = tls
         self._version = version("strandline")
 
     async def page(self) -> bytes:
@@ -98,6 +102,8 @@ class Metrics:
             page.add("strandline_event_loop_held_longest_seconds", seconds, label("part", part))
         for code, count in sorted(self._answered.items()):
             page.add("strandline_http_requests_total", count, label("code", code))
+        if self._tls is not None:
+            page.add("strandline_http_certificate_end_seconds", self._tls.not_after)
 
     def _kafka(self, page: Page) -> None:
         kafka = self._source.kafka
@@ -230,6 +236,8 @@ class Metrics:
             page.add("strandline_mesh_frames_dropped_total", counters[drop], label("reason", drop))
         for reason in MeshReason:
             page.add("strandline_mesh_problems_total", counters[reason], label("reason", reason))
+        if (end := host.mesh.certificate_end) is not None:
+            page.add("strandline_mesh_certificate_end_seconds", end)
 
     async def _controller(self, page: Page, slices: Slices) -> None:
         source = self._source

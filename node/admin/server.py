@@ -18,13 +18,28 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from strandline.node.admin.api import SECONDS, AdminApi
-from strandline.node.admin.http import IDLE_SECONDS, MAX_HEAD_BYTES, Guard, HttpConnection
+from strandline.node.admin.http import (
+    IDLE_SECONDS,
+    MAX_CONNECTIONS,
+    MAX_HEAD_BYTES,
+    Guard,
+    HttpConnection,
+)
+from strandline.node.admin.logins import Logins
 from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.origins import Origins
 from strandline.node.admin.source import AdminSource
+from strandline.node.runtime.line_bound import LineBound
+from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
+from strandline.node.tls.listener import TlsListener
+
+log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 64
+HANDSHAKE_SECONDS: Final = 10.0
+SHUTDOWN_SECONDS: Final = 1.0
+"""Of TLS: an honest client takes milliseconds for both."""
 
 
 class AdminListenError(Exception):
@@ -35,20 +50,34 @@ class AdminServer:
     """Serves one node's HTTP API, from `start` to `stop`; `bind` first to know the port before.
 
     Requests that come between `bind` and `start` wait. `names` are those under which it may be asked, beside
-    `host` and all addresses. `lag` measures the loop while it serves.
+    `host` and all addresses. With the cluster's `secret` each request needs a login. `lag` measures the loop
+    while it serves.
     """
 
     lag: LoopLag
 
-    def __init__(self, broker: AdminSource, host: str, port: int, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        broker: AdminSource,
+        host: str,
+        port: int,
+        names: Iterable[str] = (),
+        *,
+        tls: TlsSettings | None = None,
+        secret: bytes | None = None,
+    ) -> None:
         self.port = port
         """The port it listens on; after `bind` never 0."""
         self._broker = broker
         self._host = host
         self._origins = Origins((host, *names))
         self._socket: socket.socket | None = None
-        self._listener: asyncio.Server | None = None
+        self._tls = tls
+        self._secret = secret
+        self._keeper: TlsKeeper | None = None
+        self._listener: asyncio.Server | TlsListener | None = None
         self._state = ServerState()
+        self._lines = LineBound(time.monotonic())
 
     def bind(self) -> socket.socket:
         """Take the port; 0 takes a free one. Raises AdminListenError."""
@@ -72,8 +101,20 @@ class AdminServer:
         loop = asyncio.get_running_loop()
         self.lag = LoopLag(loop, time.perf_counter)
         answered: Counter[int] = Counter()
-        api = AdminApi(self._broker, Metrics(self._broker, self.lag, answered))
-        guard = Guard(api.app(), SECONDS, answered, self._origins)
+        if self._tls is not None:
+            self._keeper = TlsKeeper(self._tls, "the HTTP port", loop=loop)
+            try:
+                self._keeper.open()
+            except TlsFilesError as error:
+                raise AdminListenError(f"admin: {error}") from error
+        api = AdminApi(self._broker, Metrics(self._broker, self.lag, answered, self._keeper))
+        logins = None
+        if self._secret is not None:
+            controller, broker = self._broker.controller, self._broker
+            logins = Logins(
+                lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret, loop=loop
+            )
+        guard = Guard(api.app(), SECONDS, answered, self._origins, logins)
         config = Config(
             guard,
             http=HttpConnection,
@@ -91,10 +132,35 @@ class AdminServer:
         # It logs each malformed request, and what Guard has logged or answered already.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         config.load()
-        self._listener = await loop.create_server(
-            lambda: HttpConnection(config, self._state, {}, loop), sock=listening
-        )
+
+        def connection() -> HttpConnection:
+            return HttpConnection(config, self._state, {}, loop)
+
+        if self._keeper is None:
+            self._listener = await loop.create_server(connection, sock=listening)
+        else:
+            self._listener = TlsListener(
+                self,
+                self._keeper,
+                connection,
+                loop=loop,
+                places=MAX_CONNECTIONS,
+                handshake_seconds=HANDSHAKE_SECONDS,
+                shutdown_seconds=SHUTDOWN_SECONDS,
+                waits=False,
+            )
+            self._listener.adopt(listening)
+            self._listener.accept()
         self.lag.start()
+
+    def handshake_ended(self, client: str, failure: str | None) -> None:
+        """Report a TLS handshake that failed."""
+        if failure is None:
+            return
+        left_out = self._lines.take(time.monotonic())
+        if left_out is not None:
+            lost = f" ({left_out} such lines were left out)" if left_out else ""
+            log.info("%s: %s%s", client, failure, lost)
 
     async def stop(self, grace_seconds: float = 2.0) -> None:
         """Accept nothing more, give answers under way `grace_seconds`, then end every connection."""
@@ -104,6 +170,8 @@ class AdminServer:
             return
         self.lag.stop()
         self._listener.close()
+        if self._keeper is not None:
+            self._keeper.close()
         for connection in list(self._state.connections):
             connection.shutdown()
         if self._state.tasks:

@@ -26,6 +26,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
@@ -243,6 +244,8 @@ class AdminSource(Protocol):
     def kafka(self) -> KafkaServer: ...
     @property
     def throttles(self) -> ClientThrottles: ...
+    @property
+    def authorizer(self) -> Authorizer | None: ...
     @property
     def level_one(self) -> UpkeepSource: ...
     @property

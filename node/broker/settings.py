@@ -21,6 +21,7 @@ def host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSetti
         config.mesh.host,
         config.mesh.port,
         wal=wal,
+        tls=config.mesh.tls,
     )
 
 

@@ -6,13 +6,13 @@ Where there is none, `[kafka]` is the one listener, without TLS. A name is part 
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from strandline.node.config.addresses import is_loopback, is_wildcard
+from strandline.node.config.ports import file_path, tls_version
 from strandline.node.config.values import (
     any_port,
     choice,
@@ -22,7 +22,7 @@ from strandline.node.config.values import (
 )
 from strandline.node.kafka.wire.principal import PrincipalRules
 from strandline.node.kafka.wire.server import ListenAddress
-from strandline.node.kafka.wire.tls import TlsSettings
+from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
 
 SECTION: Final = "listeners"
@@ -75,24 +75,15 @@ class ListenerSection:
         """None for a listener without TLS."""
         if not self.has_tls:
             return None
-        rules = PrincipalRules.parse(self.principal_rules)
-        return TlsSettings(
-            self.certificate, self.key, self.ca, self.client_certificate, self.tls_version, rules
-        )
+        return TlsSettings(self.certificate, self.key, self.ca, self.client_certificate, self.tls_version)
 
     @property
     def address(self) -> ListenAddress:
         """For the server."""
         mechanisms = self.mechanisms if self.has_sasl else ()
         section = self.section or f"{SECTION}.{self.name}"
-        return ListenAddress(self.host, self.port, self.name, self.tls, mechanisms, section)
-
-
-def _file(value: Any) -> str:
-    path = os.path.expanduser(some_text(value))
-    if not os.path.isabs(path):
-        raise ValueError(f"{value!r} is relative to wherever the node is started: write an absolute path")
-    return path
+        rules = PrincipalRules.parse(self.principal_rules)
+        return ListenAddress(self.host, self.port, self.name, self.tls, rules, mechanisms, section)
 
 
 def _protocol(value: Any) -> str:
@@ -109,7 +100,7 @@ def _mechanisms(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _rules(value: Any) -> tuple[str, ...]:
+def principal_rules(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
         raise ValueError(f'{value!r} is not a list of rules: write like ["RULE:^CN=([^,]+).*$/$1/"]')
@@ -123,12 +114,12 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "advertised_host": optional_text,
     "advertised_port": any_port,
     "protocol": _protocol,
-    "certificate": _file,
-    "key": _file,
-    "ca": _file,
+    "certificate": file_path,
+    "key": file_path,
+    "ca": file_path,
     "client_certificate": choice("none", "wanted", "required"),
-    "tls_version": lambda value: choice("1.2", "1.3")(str(value)),
-    "principal_rules": _rules,
+    "tls_version": tls_version,
+    "principal_rules": principal_rules,
     "mechanisms": _mechanisms,
     "nodes_ca": _file,
     "plain_without_tls": flag,

@@ -10,7 +10,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from strandline.node.config import variables as config_variables
 from strandline.node.config.addresses import is_loopback, is_wildcard
@@ -22,12 +22,15 @@ from strandline.node.config.listeners import (
     checked,
     split,
 )
+from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection, mistake
 from strandline.node.config.quotas import QuotasSection
-from strandline.node.config.values import KIB, MIB, READERS, PeerAddress
+from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
-__all__ = ["ConfigError", "NodeConfig", "PeerAddress", "load"]
+__all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
+
+READERS: Final = VALUE_READERS | PORT_READERS
 
 
 class ConfigError(ValueError):
@@ -59,14 +62,6 @@ class ClusterSection:
 
 
 @dataclass(frozen=True, slots=True)
-class MeshSection:
-    """Address of the mesh; default: this node's entry in cluster.nodes."""
-
-    host: str
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
 class KafkaSection:
     """Address for Kafka clients. Port 0 takes a free one."""
 
@@ -76,16 +71,6 @@ class KafkaSection:
     """Host that clients are told to connect to; empty: the host."""
     advertised_port: int = 0
     """0: the port it listens on."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSection:
-    """Address of the HTTP API and the metrics. Port 0 takes a free one."""
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    hosts: tuple[str, ...] = ()
-    """Names under which it may be asked, beside addresses and localhost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,13 +456,14 @@ def _build(given: _Given) -> NodeConfig:
     insecure = bool(given.section("").get("insecure", False))
     listeners = given.listeners()
     _check_listeners(given, listeners, insecure)
-    for name, host in (("mesh", mesh.host), ("kafka", kafka.host), ("admin", admin.host)):
-        if not insecure and not is_loopback(host):
-            raise ConfigError(
-                f"{given.source(f'{name}.host')}: {name}.host: {host} can be reached from other "
-                "machines, and there is no TLS: listen on 127.0.0.1, or set insecure = true if every machine "
-                "that reaches it is trusted"
-            )
+    if not insecure and not is_loopback(kafka.host):
+        raise ConfigError(
+            f"{given.source('kafka.host')}: kafka.host: {kafka.host} can be reached from other machines, and "
+            "there is no TLS: use [listeners.<name>], listen on 127.0.0.1, or set insecure = true if every "
+            "machine that reaches it is trusted"
+        )
+    if (wrong := mistake(mesh, admin, insecure=insecure)) is not None:
+        raise ConfigError(f"{given.source(wrong.partition(': ')[0])}: {wrong}")
     _check_advertised(given, kafka)
     cache, log = CacheSection(**given.section("cache")), LogSection(**given.section("log"))
     level_one = LevelOneSection(**given.section("level_one"))
@@ -508,12 +494,12 @@ def _build(given: _Given) -> NodeConfig:
                 f"{given.source(f'authorization.{key}')}: authorization.{key}: nothing is authorized without "
                 "authorization.enabled = true: set it, or leave this out"
             )
-    if authorization.enabled:
+    if authorization.enabled and not admin.logins:
         given.notes.append(
             "authorization.enabled says what clients may do on Kafka's ports alone: the HTTP API, on "
-            f"{admin.host}, has no logins, and every process that reaches it may make and drop views with "
-            "their topics, abort transactions and pause collecting: let trusted processes reach it only "
-            "(docs/security.md)"
+            f"{admin.host}, asks for no login (admin.logins), and every process that reaches it may make and "
+            "drop views with their topics, abort transactions and pause collecting: let trusted processes "
+            "reach it only (docs/security.md)"
         )
     return NodeConfig(
         node,

@@ -35,7 +35,6 @@ _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
 _BYTES = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
 _PEER = re.compile(r"(\d+)@(.+):(\d+)")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,63}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[?[0-9A-Fa-f:.]{2,45}\]?")
 _SHORTEST_SECRET: Final = 16
 _LEAST_LETTERS: Final = 6
 """Different characters of a secret: fewer are a row of x, or of zeros."""
@@ -81,7 +80,9 @@ def flag(value: Any) -> bool:
     return value
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """Reads a whole number within bounds."""
+
     def read(value: Any) -> int:
         if type(value) is not int or not low <= value <= high:
             raise ValueError(f"{value!r} is not a whole number from {low} to {high}")
@@ -149,7 +150,7 @@ def _peers(value: Any) -> tuple[PeerAddress, ...]:
         match = _PEER.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f'{text!r} is not a node: write id@host:port, like "1@127.0.0.1:7101"')
-        peer = PeerAddress(_node_id(int(match[1])), match[2].strip("[]"), _port(int(match[3])))
+        peer = PeerAddress(_node_id(int(match[1])), match[2].strip("[]"), whole(1, 65535)(int(match[3])))
         if is_wildcard(peer.host):
             raise ValueError(
                 f"{text!r} is not an address that other nodes can connect to: write the one at which they "
@@ -253,28 +254,15 @@ def _secret(value: Any) -> str:
     return text
 
 
-def _hosts(value: Any) -> tuple[str, ...]:
-    texts = [text for text in value.split(",") if text] if isinstance(value, str) else value
-    if not isinstance(texts, list):
-        raise ValueError(f'{value!r} is not a list of names: write like ["node-1.example.org"]')
-    for text in texts:
-        if not isinstance(text, str) or not _HOST.fullmatch(text.strip()):
-            raise ValueError(
-                f"{text!r} is not a host name: write it without scheme and port, like node-1.example.org"
-            )
-    return tuple(text.strip().strip("[]").lower() for text in texts)
+_node_id = whole(1, 2**16 - 1)
+any_port = whole(0, 65535)
 
-
-_node_id = _whole(1, 2**16 - 1)
-_port = _whole(1, 65535)
-any_port = _whole(0, 65535)
-
-READERS: dict[str, Callable[[Any], Any]] = {
+VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "insecure": flag,
     "authorization.enabled": flag,
     "authorization.super_users": principals,
     "authorization.allow_everyone_if_no_acl_found": flag,
-    "quotas.windows": _whole(2, 3600),
+    "quotas.windows": whole(2, 3600),
     "quotas.window_seconds": _positive_seconds,
     "node.id": _node_id,
     "node.data": _folder,
@@ -283,31 +271,26 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cluster.nodes": _peers,
     "cluster.epoch_seconds": _positive_seconds,
     "cluster.replace_lost_disks": flag,
-    "mesh.host": some_text,
-    "mesh.port": _port,
     "kafka.host": some_text,
     "kafka.port": any_port,
     "kafka.advertised_host": optional_text,
     "kafka.advertised_port": any_port,
-    "admin.host": some_text,
-    "admin.port": any_port,
-    "admin.hosts": _hosts,
     "storage.url": _url,
     "storage.options": _options,
     "storage.volatile": flag,
     "topics.auto_create": flag,
-    "topics.partitions": _whole(1, 10_000),
-    "topics.replication_factor": _whole(0, 2**15 - 1),
+    "topics.partitions": whole(1, 10_000),
+    "topics.replication_factor": whole(0, 2**15 - 1),
     "topics.leader_rebalance": flag,
     "topics.leader_rebalance_seconds": _positive_seconds,
     "batching.target_bytes": _size,
     "batching.max_object_bytes": _size,
     "batching.linger_seconds": _seconds,
-    "batching.max_uploads": _whole(1, 1_000),
+    "batching.max_uploads": whole(1, 1_000),
     "batching.max_upload_bytes": _size,
     "batching.puts_per_second": _rate,
     "batching.max_staged_bytes": _size,
-    "batching.max_staged_batches": _whole(1, 2**31),
+    "batching.max_staged_batches": whole(1, 2**31),
     "inline.seconds": _positive_seconds,
     "inline.max_batch_bytes": _size_up_to(512 * KIB),
     "inline.partition_bytes_per_second": _some_bytes,
@@ -317,13 +300,13 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "cache.written_bytes": _size,
     "cache.fetched_bytes": _size,
     "cache.level_one_bytes": _size,
-    "checkpoints.keep": _whole(1, 1_000),
-    "checkpoints.local_share_bits": _whole(0, 64),
+    "checkpoints.keep": whole(1, 1_000),
+    "checkpoints.local_share_bits": whole(0, 64),
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,
     "level_one.block_bytes": _some_bytes,
     "level_one.reconcile_seconds": _positive_seconds,
-    "level_one.merge_count": _whole(2, 1_000),
+    "level_one.merge_count": whole(2, 1_000),
     "level_one.sweep_seconds": _positive_seconds,
     "compaction.map_bytes": _some_bytes,
     "compaction.segment_bytes": _some_bytes,
@@ -331,14 +314,14 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "compaction.ingest_seconds": _positive_seconds,
     "collector.grace_seconds": _seconds,
     "collector.sweep_seconds": _positive_seconds,
-    "collector.deletes_per_second": _whole(1, 1_000_000),
-    "collector.advance_lag_epochs": _whole(1, 1_000_000),
+    "collector.deletes_per_second": whole(1, 1_000_000),
+    "collector.advance_lag_epochs": whole(1, 1_000_000),
     "retention.check_seconds": _positive_seconds,
-    "coordinator.partitions": _whole(1, 1_000),
+    "coordinator.partitions": whole(1, 1_000),
     "groups.initial_rebalance_delay_seconds": _seconds,
     "groups.min_session_seconds": _positive_seconds,
     "groups.max_session_seconds": _positive_seconds,
-    "groups.max_members": _whole(1, 1_000_000),
+    "groups.max_members": whole(1, 1_000_000),
     "groups.consumer_session_seconds": _positive_seconds,
     "groups.consumer_heartbeat_seconds": _positive_seconds,
     "groups.consumer_migration_policy": choice("bidirectional", "upgrade", "downgrade", "disabled"),

@@ -107,6 +107,7 @@ class GroupServices:
             on_connect=self.peer_traffic.on_connect,
             on_disconnect=self.peer_traffic.on_disconnect,
             on_problem=self._on_mesh_problem,
+            tls=settings.tls,
         )
         self.outbox = Outbox(self.mesh)
         self.heartbeats = SharedHeartbeats(self)

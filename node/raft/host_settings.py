@@ -8,6 +8,7 @@ from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.outbox import FRAME_BYTES
 from strandline.node.raft.wal.config import WalConfig
+from strandline.node.tls.keeper import TlsSettings
 
 _FRAMING_BYTES = 1024
 """Most bytes of framing around one entry or chunk. A run of tiny entries takes up to three times their
@@ -28,6 +29,8 @@ class HostSettings:
     raft: RaftConfig = field(default_factory=RaftConfig)
     wal: WalConfig = field(default_factory=WalConfig)
     mesh: MeshConfig = field(default_factory=MeshConfig)
+    tls: TlsSettings | None = None
+    """Of the mesh."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if the log accepts entries that the mesh or the disk's buffer could never take."""

@@ -28,6 +28,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
@@ -415,6 +416,7 @@ class SmallNode:
         self.kafka = KafkaServer(
             NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
         )
+        self.authorizer: Authorizer | None = None
         self.throttles = ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), clock=loop.time)
         self.checkpoints = FakeCheckpoints()
         self.publisher = CheckpointPublisher(

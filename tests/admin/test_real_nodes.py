@@ -31,7 +31,9 @@ ABSENT = {
     "strandline_event_loop_held_seconds_total",
     "strandline_event_loop_held_longest_seconds",
     # Of ports with TLS.
+    "strandline_http_certificate_end_seconds",
     "strandline_kafka_certificate_end_seconds",
+    "strandline_mesh_certificate_end_seconds",
     # Of a bucket: a folder's requests are sent once.
     "strandline_store_hedges_refused_total",
     "strandline_store_hedges_total",

@@ -296,6 +296,37 @@ def test_other_machines_may_reach_it_when_that_is_meant(tmp_path: Path) -> None:
     assert "insecure" in problem(tmp_path, GOOD.replace("127.0.0.1", "10.0.0.1"))
 
 
+MESH_TLS = "\n[mesh]\ncertificate = '/c.pem'\nkey = '/c.key'\nca = '/ca.pem'\n"
+ADMIN_TLS = "\n[admin]\nhost = '0.0.0.0'\ncertificate = '/c.pem'\nkey = '/c.key'\n"
+
+
+def test_other_machines_may_reach_what_is_encrypted_and_asks_for_proofs(tmp_path: Path) -> None:
+    assert loaded(tmp_path, GOOD).mesh.tls is None
+    assert "mesh.host: 10.0.0.1 can be reached" in problem(tmp_path, GOOD, ("mesh.host=10.0.0.1",))
+    tls = loaded(tmp_path, GOOD + MESH_TLS, ("mesh.host=10.0.0.1",)).mesh.tls
+    assert tls is not None
+    assert (tls.client_certificate, tls.tls_version, tls.dials) == ("required", "1.3", True)
+    assert "there is no login: set admin.certificate" in problem(tmp_path, GOOD + ADMIN_TLS)
+    config = loaded(tmp_path, GOOD + ADMIN_TLS + "logins = true\n")
+    assert config.admin.logins
+    assert config.admin.tls is not None
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ("[mesh]\ncertificate = '/c.pem'\nkey = '/c.key'", "mesh.ca: it is not set, and TLS needs it"),
+        ("[mesh]\nca = '/c.pem'", "leave mesh.ca out"),
+        ("[admin]\ncertificate = '/c.pem'", "admin.key: it is not set, and TLS needs it"),
+        ("[admin]\nlogins = true", "admin.logins: every password would cross the network as it is"),
+        ("[admin]\ntls_version = '1.3'", "admin.tls_version: there is no TLS"),
+        ("[mesh]\ncertificate = 'c.pem'", "relative to wherever the node is started"),
+    ],
+)
+def test_tls_of_other_ports_that_cannot_be(tmp_path: Path, lines: str, cause: str) -> None:
+    assert cause in problem(tmp_path, f"{GOOD}\n{lines}\n")
+
+
 def test_leaders_go_back_by_themselves_unless_told_otherwise(tmp_path: Path) -> None:
     topics = loaded(tmp_path).topics
     assert (topics.leader_rebalance, topics.leader_rebalance_seconds) == (True, 5.0)
@@ -319,7 +350,7 @@ def test_authorization_is_off_unless_it_is_set(tmp_path: Path) -> None:
     assert not on.authorization.allow_everyone_if_no_acl_found
     assert not loaded(tmp_path, GOOD).notes
     (note,) = on.notes
-    assert f"the HTTP API, on {on.admin.host}, has no logins" in note
+    assert f"the HTTP API, on {on.admin.host}, asks for no login (admin.logins), and" in note
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_each_listener_has_its_address_and_its_tls(tmp_path: Path) -> None:
     assert tls.files == ("/etc/strandline/node.pem", "/etc/strandline/node.key", "/etc/strandline/ca.pem")
     assert (tls.client_certificate, tls.tls_version) == ("required", "1.2")
     certificate = {"subject": ((("organizationName", "x"),), (("commonName", "Alice"),))}
-    assert tls.rules.principal(certificate) == "User:alice"
+    assert public.address.rules.principal(certificate) == "User:alice"
     ports = {"internal": 9092, "public": 9093}
     command = registration_of(config, boot_id=1, folder=1, kafka_ports=ports, admin_port=1, now_ms=0)
     assert (command.kafka_host, command.kafka_port) == ("127.0.0.1", 9092)

@@ -15,13 +15,12 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.passwords import is_users_password
 from strandline.node.kafka.handlers.scram import (
     BY_NAME,
     ScramExchange,
     ScramFailed,
     credential_of_views,
-    is_password,
-    stranger,
 )
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
@@ -124,12 +123,7 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
         raise ScramFailed(f"its user's name has {len(user)} characters")
     if not user or not password or authzid not in ("", user):
         raise ScramFailed(f"user {user!r} gives no password, or asks to act as another user")
-    known = context.controller.machine.credentials
-    mechanism = next((one for one in ScramMechanism if (user, one) in known), ScramMechanism.SHA_256)
-    # The processes of views log in by SCRAM, which shows no server their password.
-    credential = None if user == VIEWS else known.get((user, mechanism))
-    compared = credential or stranger(mechanism, user, context.config.cluster.secret.encode())
-    right = await context.loop.run_in_executor(None, is_password, mechanism, compared, password)
-    if not right or credential is None:
+    known, secret = context.controller.machine.credentials, context.config.cluster.secret.encode()
+    if not await is_users_password(known, user, password, secret, loop=context.loop):
         raise ScramFailed(f"user {user!r} is unknown, or its password is wrong")
     return user

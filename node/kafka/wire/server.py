@@ -15,11 +15,13 @@ from typing import Any
 
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
+from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
 from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
 from strandline.node.kafka.wire.session import Session
-from strandline.node.kafka.wire.tls import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.kafka.wire.tls_listener import TlsListener
+from strandline.node.kafka.wire.tls_connection import TlsConnection
+from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
+from strandline.node.tls.listener import TlsListener
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 _SCRATCH_BYTES = 256 * 1024
@@ -33,6 +35,8 @@ class ListenAddress:
     port: int
     name: str = DEFAULT_LISTENER
     tls: TlsSettings | None = None
+    rules: PrincipalRules = WHOLE_NAMES
+    """Of the names that certificates give to clients."""
     mechanisms: tuple[str, ...] = ()
     """SASL mechanisms; none where clients do not log in."""
     section: str = "kafka"
@@ -69,7 +73,6 @@ class KafkaServer:
         self._waking = self._released = False
         self.handshakes: Counter[str] = Counter()
         """TLS handshakes that are `done` and `failed`; totals since the start."""
-        self.handshakes_under_way = 0
         self.logging_in = 0
         """Connections that have to log in and have not."""
         self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
@@ -91,6 +94,11 @@ class KafkaServer:
     def certificates(self) -> dict[str, float]:
         """Unix time at which the certificate of each TLS listener ends."""
         return {name: keeper.not_after for name, keeper in self._keepers.items()}
+
+    @property
+    def handshakes_under_way(self) -> int:
+        """TLS handshakes that have begun and not ended."""
+        return sum(one.under_way for one in self._listening.values() if isinstance(one, TlsListener))
 
     @property
     def connections(self) -> int:
@@ -132,16 +140,25 @@ class KafkaServer:
             return await self.loop.create_server(
                 lambda: self._connection(address), address.host, address.port, start_serving=False
             )
-        keeper = self._keepers[name] = TlsKeeper(address.tls, name, loop=self.loop)
+        keeper = self._keepers[name] = TlsKeeper(address.tls, f"listener {name}", loop=self.loop)
         keeper.open()
-        make = (lambda: self._connection(address)) if address.mechanisms else None
-        listener = TlsListener(self, name, keeper, make)
+        listener = TlsListener(
+            self,
+            keeper,
+            lambda: self._connection(address),
+            loop=self.loop,
+            places=self.config.max_handshakes,
+            handshake_seconds=self.config.handshake_seconds,
+            shutdown_seconds=self.config.tls_shutdown_seconds,
+        )
         await listener.bind(address.host, address.port)
         return listener
 
     def _connection(self, address: ListenAddress) -> Connection:
         if address.mechanisms:
             return SaslConnection(self, address.name, address.mechanisms)
+        if address.tls is not None:
+            return TlsConnection(self, address.name, address.rules)
         return Connection(self, Session(address.name))
 
     async def stop(self, grace_seconds: float) -> None:
@@ -210,6 +227,12 @@ class KafkaServer:
             first.take()
             self._released |= next(iter(self._starved), None) is not first
         self._waking = False
+
+    def handshake_ended(self, client: str, failure: str | None) -> None:
+        """Count a TLS handshake, and report one that failed."""
+        self.handshakes["done" if failure is None else "failed"] += 1
+        if failure is not None:
+            self.closed(CloseReason.HANDSHAKE, client, failure)
 
     def closed(self, reason: CloseReason, client: str, message: str) -> None:
         """Count a connection that was ended from this side, and report it."""

@@ -1,8 +1,13 @@
-"""Connections to the peers: accepted, or dialled by the node with the higher id."""
+"""Connections to the peers: accepted, or dialled by the node with the higher id; through TLS where it is set.
+
+The certificate keeps others out, and the secret says which cluster a node is of: a proof of it covers the TLS
+connection (`Handshake.bind`), so the two need not trust that names in certificates are right.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +17,14 @@ from strandline.node.raft.mesh.dialler import DialTarget, keep_dialled
 from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Role
 from strandline.node.raft.mesh.link import Link, LinkOwner
 from strandline.node.raft.mesh.peers import Peer
-from strandline.node.raft.mesh.problems import MeshProblem
+from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
+from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
+from strandline.node.tls.listener import TlsListener
+
+
+class MeshListenError(Exception):
+    """The mesh's address cannot be bound; `str()` names it and what to do."""
 
 
 class Connector:
@@ -30,6 +41,7 @@ class Connector:
         config: MeshConfig,
         rng: random.Random,
         report: Callable[[MeshProblem], None],
+        tls: TlsSettings | None,
     ) -> None:
         self._owner = owner
         self._identity = identity
@@ -39,6 +51,64 @@ class Connector:
         self._config = config
         self._rng = rng
         self._report = report
+        self._tls = None if tls is None else TlsKeeper(tls, "the mesh", loop=loop)
+        self._server: asyncio.Server | TlsListener | None = None
+
+    @property
+    def certificate_end(self) -> float | None:
+        """Unix time at which this node's certificate ends; None without TLS."""
+        return None if self._tls is None else self._tls.not_after
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; the port that was taken. Raises MeshListenError if that cannot be."""
+        try:
+            if self._tls is not None:
+                return await self._listen_for_tls(self._tls, host, port)
+            self._server = await self._loop.create_server(self.accept, host, port)
+        except TlsFilesError as error:
+            raise MeshListenError(f"mesh: {error}") from error
+        except OSError as error:
+            cure = "stop the process that has it, or configure another port"
+            if error.errno != errno.EADDRINUSE:
+                cure = "configure an address of this machine, and a port it may use"
+            reason = error.strerror or str(error)
+            raise MeshListenError(f"mesh: cannot listen on {host}:{port}: {reason}: {cure}") from error
+        return int(self._server.sockets[0].getsockname()[1]) if port == 0 else port
+
+    async def _listen_for_tls(self, tls: TlsKeeper, host: str, port: int) -> int:
+        tls.open()
+        server = self._server = TlsListener(
+            self,
+            tls,
+            self.accept,
+            loop=self._loop,
+            places=self._config.max_strangers,
+            handshake_seconds=self._config.handshake_seconds,
+            shutdown_seconds=self._config.linger_seconds,
+            other="the other node",
+            waits=False,
+        )
+        await server.bind(host, port)
+        server.accept()
+        return server.port
+
+    def close(self) -> None:
+        """Accept no more connections."""
+        if self._tls is not None:
+            self._tls.close()
+        if self._server is not None:
+            self._server.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until the address is free."""
+        if isinstance(self._server, asyncio.Server):
+            await self._server.wait_closed()
+
+    def handshake_ended(self, client: str, failure: str | None) -> None:
+        """Report a TLS handshake that failed."""
+        if failure is not None:
+            text = f"a connection from {client}: {failure}: {TLS_CURE}"
+            self._report(MeshProblem(MeshReason.NO_TLS, text, peer=None, address=client))
 
     def accept(self) -> Link:
         """The protocol of a connection that comes in."""
@@ -56,6 +126,7 @@ class Connector:
                     rng=self._rng,
                     make_link=lambda: self._dialling_link(target),
                     report=self._report,
+                    tls=self._tls,
                 )
             )
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.link import Link
-from strandline.node.raft.mesh.problems import MeshProblem, MeshReason
+from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
+from strandline.node.tls.keeper import TlsKeeper
+from strandline.node.tls.listener import refusal
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ async def keep_dialled(
     rng: random.Random,
     make_link: Callable[[], Link],
     report: Callable[[MeshProblem], None],
+    tls: TlsKeeper | None,
 ) -> None:
     """Run until cancelled. After a connection that lasted longer than any pause the next pause is short."""
     pause = config.backoff_min_seconds
@@ -44,26 +48,38 @@ async def keep_dialled(
         link = make_link()
         started = loop.time()
         try:
-            await _connect(link, target, loop, config.connect_seconds)
+            await _connect(link, target, loop, config.connect_seconds, tls)
             await asyncio.shield(link.closed)
         except (OSError, UnicodeError) as error:
-            report(_unreachable(target, error))
+            report(_unreachable(target, error, config.connect_seconds))
         if link.up and loop.time() - started > config.backoff_max_seconds:
             pause = config.backoff_min_seconds
         await asyncio.sleep(pause * (0.5 + 0.5 * rng.random()))
         pause = min(2 * pause, config.backoff_max_seconds)
 
 
-async def _connect(link: Link, target: DialTarget, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+async def _connect(
+    link: Link,
+    target: DialTarget,
+    loop: asyncio.AbstractEventLoop,
+    seconds: float,
+    tls: TlsKeeper | None,
+) -> None:
     async with asyncio.timeout(seconds):
-        await loop.create_connection(lambda: link, target.host, target.port)
+        await loop.create_connection(
+            lambda: link, target.host, target.port, ssl=None if tls is None else tls.dialling
+        )
 
 
-def _unreachable(target: DialTarget, error: Exception) -> MeshProblem:
+def _unreachable(target: DialTarget, error: Exception, seconds: float) -> MeshProblem:
+    who = f"node {target.node_id} at {target.address}"
+    if isinstance(error, ssl.SSLError):
+        text = f"{who}: {refusal(error, seconds, 'the other node')}: {TLS_CURE}"
+        return MeshProblem(MeshReason.NO_TLS, text, peer=target.node_id, address=target.address)
     cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     return MeshProblem(
         MeshReason.UNREACHABLE,
-        f"node {target.node_id} at {target.address}: {cause}: is it running, and the address right?",
+        f"{who}: {cause}: is it running, and the address right?",
         peer=target.node_id,
         address=target.address,
     )

@@ -25,7 +25,7 @@ from typing import Any, Final
 from strandline.node.raft.data_folder import NO_FOLDER, Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.mesh.frames import FrameKind, GarbageFrame, pack_frame, unpack_handshake
-from strandline.node.raft.mesh.problems import MeshReason
+from strandline.node.raft.mesh.problems import TOLD, MeshReason
 
 MAGIC: Final = "strandline-mesh"
 VERSIONS: Final = (2, 2)
@@ -85,25 +85,6 @@ class HandshakeRefused(Exception):
         self.fatal = fatal
 
 
-_TOLD: Final = {
-    MeshReason.WRONG_SECRET: "it says this node's cluster secret is wrong: give every node the same secret",
-    MeshReason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
-    MeshReason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
-    MeshReason.UNKNOWN_NODE: (
-        "it does not know this node's id: first add the node to the cluster, or correct it"
-    ),
-    MeshReason.OTHER_FOLDER: (
-        "it knows this node by another data folder, whose votes and acknowledged entries this one lacks:"
-        " bring that folder back, or let this one in with `strandline node replace` and this node's id"
-    ),
-    MeshReason.DUPLICATE_NODE: "another running process has this node's id: stop it, or change its node_id",
-    MeshReason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
-    MeshReason.OWN_NODE_ID: "it has this node's own id: change its node_id, or correct the peer's address",
-    MeshReason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
-}
-"""Meaning of the reason in a REFUSE frame for the node that is refused."""
-
-
 class Handshake:
     """One side of one handshake. Not reusable; `nonce` must be fresh and unpredictable, NONCE_BYTES long."""
 
@@ -134,11 +115,20 @@ class Handshake:
         self._hello = self._hello_body(dialled, known or _UNMET)
         self._accepted: list[bytes] = []
         self._transcript = b""
+        self._channel = b""
 
     @property
     def told(self) -> Standing:
         """The description of its own data folder in this side's hello."""
         return self._identity.standing
+
+    def bind(self, channel: bytes) -> None:
+        """Have all proofs cover `channel`, which is known to the two ends of this TLS connection alone.
+
+        Call it before `start`. A process between the two that has a certificate of the same authority has two
+        connections, and so can pass on no proof (RFC 5056).
+        """
+        self._channel = channel
 
     def start(self) -> tuple[bytes, ...]:
         """Frames to send when the connection opens: the dialler speaks first."""
@@ -287,7 +277,7 @@ class Handshake:
     def _refused_by_peer(self, fields: list[Any]) -> HandshakeRefused:
         """Take a refusal. Only a signed one can be fatal: any process may answer at a wrong address."""
         word, mac = fields[1:] if len(fields) == 3 else ("", b"")
-        reason = next((known for known in _TOLD if known == word), None)
+        reason = next((known for known in TOLD if known == word), None)
         if reason is None:
             return self._fail(
                 MeshReason.GARBAGE, "it refused for a reason this node does not know: upgrade it"
@@ -296,7 +286,7 @@ class Handshake:
         signed = type(mac) is bytes and hmac.compare_digest(mac, expected)
         self.proved = self.proved or signed
         fatal = signed and reason is MeshReason.DUPLICATE_NODE
-        return self._fail(reason, _TOLD[reason], fatal=fatal)
+        return self._fail(reason, TOLD[reason], fatal=fatal)
 
     def _fail(self, reason: MeshReason, text: str, *, fatal: bool = False) -> HandshakeRefused:
         """Enter FAILED. An acceptor tells a mesh node why, unsigned; to anything else it says nothing."""
@@ -333,13 +323,15 @@ class Handshake:
         if not hmac.compare_digest(fields[1], self._mac(role, kind)):
             raise self._fail(
                 MeshReason.WRONG_SECRET,
-                "its proof of the cluster secret is wrong: give every node the same secret",
+                "its proof of the cluster secret is wrong: give every node the same secret"
+                + (", and let nothing between them end TLS" if self._channel else ""),
             )
         self.proved = True
 
     def _mac(self, role: Role, kind: FrameKind, reason: str = "") -> bytes:
         label = f"{MAGIC} {kind.name} {reason}".encode()
-        return hmac.digest(self._secret, b"\0".join((role.value, label, self._transcript)), "sha256")
+        proved = b"\0".join((role.value, label, self._transcript + self._channel))
+        return hmac.digest(self._secret, proved, "sha256")
 
 
 def _is_int(value: Any, low: int, high: int = 2**63 - 1) -> bool:

@@ -24,7 +24,7 @@ from strandline.node.raft.mesh.frames import (
     unpack_message,
 )
 from strandline.node.raft.mesh.handshake import Handshake, HandshakeRefused, HandshakeState
-from strandline.node.raft.mesh.problems import MeshProblem, MeshReason
+from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
 
 _MAX_TOKEN = 2**63 - 1
 
@@ -75,7 +75,7 @@ class Link(asyncio.Protocol):
         self._reader = FrameReader(HANDSHAKE_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
-        self._closing = False
+        self._closing = self._encrypted = False
         self._held: list[bytes] | None = None
         """Frames of the peer that wait for `release`; None when the link is not held."""
 
@@ -117,6 +117,11 @@ class Link(asyncio.Protocol):
         if self._dialled is None and peername:
             self._address = str(peername[0])
         self._deadline = self._loop.call_later(self._config.handshake_seconds, self._handshake_expired)
+        encrypted = transport.get_extra_info("ssl_object")
+        if encrypted is not None:
+            self._encrypted = True
+            # TLS 1.3: the client's Finished, which both ends have, and which covers all of the TLS handshake.
+            self.handshake.bind(encrypted.get_channel_binding("tls-unique"))
         for frame in self.handshake.start():
             self._transport.write(frame)
         self._owner.link_opened(self)
@@ -140,7 +145,10 @@ class Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         if not self.up and not self._closing and self._dialled is not None:
-            self._report(MeshReason.HANDSHAKE_DROPPED, "it closed the connection during the handshake")
+            told = "it closed the connection during the handshake"
+            if self._encrypted:
+                told += f": if its log says that it does not accept this node's certificate, {TLS_CURE}"
+            self._report(MeshReason.HANDSHAKE_DROPPED, told)
         self._go_down()
         if not self.closed.done():
             self.closed.set_result(None)

@@ -8,7 +8,6 @@ cannot be sent now is refused, not kept. Rules, messages and defences: docs/mesh
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +16,7 @@ import msgpack
 
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.mesh.config import MeshConfig
-from strandline.node.raft.mesh.connecting import Connector
+from strandline.node.raft.mesh.connecting import Connector, MeshListenError
 from strandline.node.raft.mesh.frames import data_body_bytes, data_frame
 from strandline.node.raft.mesh.handshake import MAX_NODE_ID, Identity, Role
 from strandline.node.raft.mesh.link import Link
@@ -25,12 +24,9 @@ from strandline.node.raft.mesh.liveness import Liveness
 from strandline.node.raft.mesh.peers import DuplicateProbe, Peer
 from strandline.node.raft.mesh.problems import MeshProblem, MeshReason, ProblemLog
 from strandline.node.raft.mesh.strangers import Strangers
+from strandline.node.tls.keeper import TlsSettings
 
 __all__ = ["Mesh", "MeshConfig", "MeshListenError", "MeshProblem", "MeshReason"]
-
-
-class MeshListenError(Exception):
-    """The mesh's address cannot be bound; `str()` names it and what to do."""
 
 
 class Mesh:
@@ -52,6 +48,7 @@ class Mesh:
         on_connect: Callable[[int], None],
         on_disconnect: Callable[[int], None],
         on_problem: Callable[[MeshProblem], None],
+        tls: TlsSettings | None = None,
     ) -> None:
         """`rng` gives nonces: pass random.SystemRandom() outside a simulation.
 
@@ -91,14 +88,21 @@ class Mesh:
         self._peers: dict[int, Peer] = {}
         report = self._problems.add
         self._connector = Connector(
-            self, self._identity, secret, self.strangers, loop=loop, config=config, rng=rng, report=report
+            self,
+            self._identity,
+            secret,
+            self.strangers,
+            loop=loop,
+            config=config,
+            rng=rng,
+            report=report,
+            tls=tls,
         )
         self._liveness = Liveness(
             node_id, self._peers, self.strangers, loop=loop, config=config, report=report
         )
         self._open: dict[Link, None] = {}
         self._in_handshake: dict[Link, None] = {}
-        self._server: asyncio.Server | None = None
         self._running = False
 
     @property
@@ -112,21 +116,16 @@ class Mesh:
 
     async def start(self) -> None:
         """Bind, then dial the peers with lower ids. Raises MeshListenError if the address cannot be had."""
-        try:
-            self._server = await self._loop.create_server(self._connector.accept, self._host, self.port)
-        except OSError as error:
-            cure = "stop the process that has it, or configure another port"
-            if error.errno != errno.EADDRINUSE:
-                cure = "configure an address of this machine, and a port it may use"
-            reason = error.strerror or str(error)
-            where = f"{self._host}:{self.port}"
-            raise MeshListenError(f"mesh: cannot listen on {where}: {reason}: {cure}") from error
-        if self.port == 0:
-            self.port = self._server.sockets[0].getsockname()[1]
+        self.port = await self._connector.listen(self._host, self.port)
         self._running = True
         self._liveness.start(f"{self._host}:{self.port}")
         for node_id in self._peers:
             self._connector.dial(node_id, self._peers[node_id])
+
+    @property
+    def certificate_end(self) -> float | None:
+        """Unix time at which this node's certificate ends; None without TLS."""
+        return self._connector.certificate_end
 
     def set_peer(self, node_id: int, host: str, port: int) -> None:
         """Accept that node from now on; dial it if its id is lower, again if its address has changed."""
@@ -211,8 +210,7 @@ class Mesh:
         """
         self._running = False
         self._liveness.stop()
-        if self._server is not None:
-            self._server.close()
+        self._connector.close()
         links = list(self._open)
         tasks = [peer.dialling for peer in self._peers.values() if peer.dialling is not None]
         for node_id in list(self._peers):
@@ -221,8 +219,7 @@ class Mesh:
             link.close()
         if tasks or links:
             await asyncio.wait([*tasks, *(link.closed for link in links)])
-        if self._server is not None:
-            await self._server.wait_closed()
+        await self._connector.wait_closed()
 
     # What links tell.
 

@@ -29,12 +29,35 @@ class MeshReason(StrEnum):
     WRONG_DIRECTION = "wrong_direction"
     GARBAGE = "garbage"
     OVERSIZED = "oversized"
+    NO_TLS = "no_tls"
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     HANDSHAKE_DROPPED = "handshake_dropped"
     CROWDED = "crowded"
     SILENT = "silent"
     UNREACHABLE = "unreachable"
     ALONE = "alone"
+
+
+TOLD: Final = {
+    MeshReason.WRONG_SECRET: "it says this node's cluster secret is wrong: give every node the same secret",
+    MeshReason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
+    MeshReason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
+    MeshReason.UNKNOWN_NODE: (
+        "it does not know this node's id: first add the node to the cluster, or correct it"
+    ),
+    MeshReason.OTHER_FOLDER: (
+        "it knows this node by another data folder, whose votes and acknowledged entries this one lacks:"
+        " bring that folder back, or let this one in with `strandline node replace` and this node's id"
+    ),
+    MeshReason.DUPLICATE_NODE: "another running process has this node's id: stop it, or change its node_id",
+    MeshReason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",
+    MeshReason.OWN_NODE_ID: "it has this node's own id: change its node_id, or correct the peer's address",
+    MeshReason.WRONG_DIRECTION: "it is the one that has to dial: correct the peer's address or node_id",
+}
+"""Meaning of the reason in a REFUSE frame for the node that is refused."""
+
+
+TLS_CURE: Final = "give every node a mesh.certificate of an authority in mesh.ca, not expired, and its key"
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.handler import Handler, Request
+from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
-from strandline.node.kafka.wire.tls import TlsSettings
+from strandline.node.tls.keeper import TlsSettings
 
 INIT = ApiKey.INIT_PRODUCER_ID
 PRODUCE = ApiKey.PRODUCE
@@ -141,12 +142,13 @@ async def serve(
     handler: Handler,
     tls: TlsSettings | None = None,
     mechanisms: tuple[str, ...] = (),
+    rules: PrincipalRules = WHOLE_NAMES,
     **config: Any,
 ) -> AsyncIterator[Served]:
     problems: list[ConnectionProblem] = []
     loop = asyncio.get_running_loop()
     server = KafkaServer(handler, loop=loop, config=ServerConfig(**config), on_problem=problems.append)
-    await server.start([ListenAddress("127.0.0.1", 0, tls=tls, mechanisms=mechanisms)])
+    await server.start([ListenAddress("127.0.0.1", 0, tls=tls, rules=rules, mechanisms=mechanisms)])
     served = Served(server, problems)
     try:
         yield served

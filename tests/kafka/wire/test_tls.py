@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from strandline.node.kafka.wire import tls as tls_module
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.principal import NoName, PrincipalRules
 from strandline.node.kafka.wire.session import ANONYMOUS
-from strandline.node.kafka.wire.tls import TlsFilesError, TlsKeeper, TlsSettings, load
+from strandline.node.tls import keeper as tls_module
+from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings, load
 from tests.kafka.wire.certificates import Authority, Pair
 from tests.kafka.wire.server_harness import Client, Served, answer_to, init, serve, settle
 
@@ -174,8 +174,8 @@ def test_the_name_of_a_client_is_the_subject_of_its_certificate(run: Run, files:
     async def body() -> None:
         handler = Names()
         rules = PrincipalRules.parse(["RULE:^CN=([^,]+),OU=ships,.*$/$1/L", "DEFAULT"])
-        settings = files.settings(client_certificate="required", rules=rules)
-        async with serve(handler, settings) as served:
+        settings = files.settings(client_certificate="required")
+        async with serve(handler, settings, rules=rules) as served:
             for name, unit in (("Alice", "ships"), ("bob", "streams")):
                 pair = files.ours.issue(name, common_name=name, unit=unit)
                 async with connected(served, files.client(pair)) as client:
@@ -297,7 +297,7 @@ def test_a_client_that_leaves_in_its_handshake_leaves_nothing(run: Run, files: F
 def test_a_new_certificate_is_for_the_next_client(run: Run, files: Files, tmp_path: Path) -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        keeper = TlsKeeper(files.settings(), "public", loop=loop, watch_seconds=0.05)
+        keeper = TlsKeeper(files.settings(), "listener public", loop=loop, watch_seconds=0.05)
         keeper.open()
         first, end = keeper.context, keeper.not_after
         await asyncio.sleep(0.2)
@@ -320,7 +320,9 @@ def test_files_that_do_not_fit_are_told_of_once(
     run: Run, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def body() -> None:
-        keeper = TlsKeeper(files.settings(), "public", loop=asyncio.get_running_loop(), watch_seconds=0.02)
+        keeper = TlsKeeper(
+            files.settings(), "listener public", loop=asyncio.get_running_loop(), watch_seconds=0.02
+        )
         keeper.open()
         shutil.copy(files.theirs.issue("x").key, files.server.key)
         await asyncio.sleep(0.3)
@@ -344,7 +346,9 @@ def test_the_end_of_a_certificate_is_known_and_warned_of(
     pair = Authority(tmp_path).issue("server", days=days)
 
     async def body() -> None:
-        keeper = TlsKeeper(TlsSettings(*pair), "public", loop=asyncio.get_running_loop(), watch_seconds=0.02)
+        keeper = TlsKeeper(
+            TlsSettings(*pair), "listener public", loop=asyncio.get_running_loop(), watch_seconds=0.02
+        )
         keeper.open()
         await asyncio.sleep(0.1)
         keeper.close()

@@ -1,6 +1,6 @@
-"""TLS of one listener: its files, what they make, and another of it when the files change.
+"""TLS of one port: its files, what they make, and another of it when the files change.
 
-A context is never changed: clients that come later get another one. So a connection goes on with what it
+A context is never changed: connections that come later get another one. So a connection goes on with what it
 began with, and files that do not fit each other (a key was written, its certificate not yet) change nothing.
 """
 
@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-
-from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
 
 log = logging.getLogger(__name__)
 
@@ -38,19 +36,20 @@ class TlsFilesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS as a listener is configured."""
+    """TLS as a port is configured."""
 
     certificate: str
     """Path of this node's certificate, PEM, with the certificates between it and the authority behind it."""
     key: str
     """Path of its private key, PEM, without a password."""
     ca: str = ""
-    """Path of the certificates of the authorities that sign clients' certificates."""
+    """Path of the certificates of the authorities that sign the other side's certificates."""
     client_certificate: str = "none"
     """none, wanted or required: Kafka's `ssl.client.auth`."""
     tls_version: str = "1.2"
     """The least version that is spoken."""
-    rules: PrincipalRules = WHOLE_NAMES
+    dials: bool = False
+    """Whether this node also makes connections, and shows the same certificate there: needs `ca`."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -64,9 +63,12 @@ _MODES: Final = {"none": ssl.CERT_NONE, "wanted": ssl.CERT_OPTIONAL, "required":
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A context, and the facts about its files at the time it was made."""
+    """Contexts, and the facts about their files at the time they were made."""
 
     context: ssl.SSLContext
+    """For connections that come in."""
+    dialling: ssl.SSLContext | None
+    """For those that this node makes, where it makes any."""
     not_after: float
     """Unix time at which the node's certificate ends."""
     readable_key: bool
@@ -74,10 +76,7 @@ class Loaded:
 
 
 def load(settings: TlsSettings) -> Loaded:
-    """Make a server's context of the files; blocking. Raises TlsFilesError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _VERSIONS[settings.tls_version]
-    context.options |= ssl.OP_NO_RENEGOTIATION
+    """Make contexts of the files; blocking. Raises TlsFilesError."""
     for path in settings.files:
         try:
             with open(path, "rb") as file:
@@ -86,6 +85,17 @@ def load(settings: TlsSettings) -> Loaded:
             raise TlsFilesError(
                 f"{path}: {error.strerror or error}: let the node's user read it, or correct the path"
             ) from error
+    server = _context(ssl.PROTOCOL_TLS_SERVER, settings)
+    server.verify_mode = _MODES[settings.client_certificate]
+    dialling = _dialling(settings) if settings.dials else None
+    not_after = _not_after(settings)
+    return Loaded(server, dialling, not_after, bool(os.stat(settings.key).st_mode & 0o004))
+
+
+def _context(protocol: int, settings: TlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = _VERSIONS[settings.tls_version]
+    context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         context.load_cert_chain(settings.certificate, settings.key, _no_password)
     except (ssl.SSLError, ValueError) as error:
@@ -99,11 +109,16 @@ def load(settings: TlsSettings) -> Loaded:
         except ssl.SSLError as error:
             raise TlsFilesError(
                 f"{settings.ca} holds no certificates in PEM ({_reason(error)}): write those of the "
-                "authorities that sign clients' certificates"
+                "authorities that sign the other side's certificates"
             ) from error
-    not_after = _not_after(context, settings)
-    context.verify_mode = _MODES[settings.client_certificate]
-    return Loaded(context, not_after, bool(os.stat(settings.key).st_mode & 0o004))
+    return context
+
+
+def _dialling(settings: TlsSettings) -> ssl.SSLContext:
+    """Names are not compared: what dials proves by other means that it speaks to the node it means."""
+    context = _context(ssl.PROTOCOL_TLS_CLIENT, settings)
+    context.check_hostname = False
+    return context
 
 
 def _no_password() -> str:
@@ -112,15 +127,26 @@ def _no_password() -> str:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
     return getattr(error, "reason", None) or str(error)
 
 
-def _not_after(server: ssl.SSLContext, settings: TlsSettings) -> float:
-    """The end of the certificate that clients get to see, from a handshake with itself in memory."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.load_verify_locations(settings.certificate)
-    client.verify_flags = ssl.VerifyFlags(_NO_CHECK_TIME | _PARTIAL_CHAIN)
+def _not_after(settings: TlsSettings) -> float:
+    """The end of the certificate that the other side gets to see, from a handshake with itself in memory.
+
+    Where this node dials, both sides are asked for what nodes ask of each other, but for the time.
+    """
+    server = _context(ssl.PROTOCOL_TLS_SERVER, settings)
+    if settings.dials:
+        client = _dialling(settings)
+        server.verify_mode = ssl.CERT_REQUIRED
+        client.verify_flags = server.verify_flags = ssl.VerifyFlags(_NO_CHECK_TIME)
+    else:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.load_verify_locations(settings.certificate)
+        client.verify_flags = ssl.VerifyFlags(_NO_CHECK_TIME | _PARTIAL_CHAIN)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         client.wrap_bio(to_client, to_server),
@@ -135,6 +161,11 @@ def _not_after(server: ssl.SSLContext, settings: TlsSettings) -> float:
                     continue
         told = ends[0].getpeercert()
     except (ssl.SSLError, ValueError) as error:
+        if settings.dials:
+            raise TlsFilesError(
+                f"{settings.certificate}: the other nodes cannot accept it ({_reason(error)}): {settings.ca} "
+                "must have the authority that signed it, and it must be for TLS servers and clients"
+            ) from error
         raise TlsFilesError(
             f"{settings.certificate}: no client can use it ({_reason(error)}): get one for a TLS server"
         ) from error
@@ -143,19 +174,20 @@ def _not_after(server: ssl.SSLContext, settings: TlsSettings) -> float:
 
 
 class TlsKeeper:
-    """The context for the next client of one listener, made again when its files change."""
+    """The contexts for the next connections of one port, made again when its files change."""
 
     def __init__(
         self,
         settings: TlsSettings,
-        listener: str,
+        port: str,
         *,
         loop: asyncio.AbstractEventLoop,
         watch_seconds: float = WATCH_SECONDS,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        """`port` is its name in messages, like "listener public"."""
         self.settings = settings
-        self._listener = listener
+        self.port = port
         self._loop = loop
         self._watch_seconds = watch_seconds
         self._wall = wall
@@ -167,13 +199,20 @@ class TlsKeeper:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
+        """For the next connection that comes in."""
         assert self._loaded is not None, "it was opened"
         return self._loaded.context
 
     @property
+    def dialling(self) -> ssl.SSLContext:
+        """For the next connection that this node makes; only with `TlsSettings.dials`."""
+        assert self._loaded is not None
+        assert self._loaded.dialling is not None
+        return self._loaded.dialling
+
+    @property
     def not_after(self) -> float:
-        """Unix time at which the certificate ends that clients are shown."""
+        """Unix time at which the certificate ends that the other side is shown."""
         assert self._loaded is not None, "it was opened"
         return self._loaded.not_after
 
@@ -210,12 +249,12 @@ class TlsKeeper:
             if changed is not None:
                 self._seen, loaded = changed
                 self._take(loaded)
-                log.info("listener %s has read its certificate again: %s", self._listener, self._end())
+                log.info("%s has read its certificate again: %s", self.port, self._end())
             self._warn()
 
     def _fail(self, failure: str) -> None:
         if failure != self._failure:
-            log.warning("listener %s goes on with the certificate it has: %s", self._listener, failure)
+            log.warning("%s goes on with the certificate it has: %s", self.port, failure)
         self._failure = failure
         self._warn()
 
@@ -236,8 +275,8 @@ class TlsKeeper:
         level = logging.WARNING if left > 0 else logging.ERROR
         log.log(
             level,
-            "listener %s: %s: write a new one to %s, which the node reads again by itself",
-            self._listener,
+            "%s: %s: write a new one to %s, which the node reads again by itself",
+            self.port,
             self._end(),
             self.settings.certificate,
         )

@@ -1,0 +1,129 @@
+"""Logins of the HTTP API: a user of Kafka's ports and its password in each request (RFC 7617), over TLS.
+
+A user may read where ACLs let it describe the cluster, and change where they let it alter the cluster; all
+users may do both where nothing is authorized, as on Kafka's ports. A password that was right is remembered by
+a digest until the user's credential changes, so only the first request of a client pays for the comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.passwords import Credentials, credential_of_user, is_users_password
+from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
+from strandline.node.runtime.line_bound import LineBound
+from strandline.statemachine.controller.acl import CLUSTER_NAME, Operation, ResourceType
+from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential
+
+log = logging.getLogger(__name__)
+
+MAX_CHECKS: Final = 2
+"""Comparisons at a time, each some milliseconds of a processor: strangers may ask for any number."""
+MAX_PASSWORD: Final = 1024
+MAX_REMEMBERED: Final = 1000
+_READING: Final = frozenset(("GET", "HEAD"))
+_CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="strandline", charset="UTF-8"'}
+
+
+class Denied(NamedTuple):
+    """A request that is not answered: its status, the reason, and headers."""
+
+    status: int
+    why: str
+    headers: dict[str, str]
+
+
+class Logins:
+    """Decides who asks, and whether it may."""
+
+    def __init__(
+        self,
+        credentials: Callable[[], Credentials],
+        authorizer: Callable[[], Authorizer | None],
+        secret: bytes,
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's."""
+        self._credentials = credentials
+        self._authorizer = authorizer
+        self._secret = secret
+        self._loop = loop
+        self._key = secrets.token_bytes(32)
+        self._right: dict[bytes, ScramCredential] = {}
+        """By a digest of a user and a password that were right: the credential that said so."""
+        self._checks = asyncio.Semaphore(MAX_CHECKS)
+        self._lines = LineBound(loop.time())
+
+    async def denied(self, method: str, headers: Iterable[tuple[bytes, bytes]], client: str) -> Denied | None:
+        """The refusal of a request from the address `client`; None for one that may be answered.
+
+        A wrong password is answered FAILED_SECONDS after it came, as on Kafka's ports.
+        """
+        began = self._loop.time()
+        given = [value for name, value in headers if name == b"authorization"]
+        if not given:
+            return Denied(HTTPStatus.UNAUTHORIZED, "log in with a user and its password", dict(_CHALLENGE))
+        user, password = _decoded(given[0]) if len(given) == 1 else ("", "")
+        if not await self._is_right(user, password):
+            await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
+            self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
+            return Denied(
+                HTTPStatus.UNAUTHORIZED, "the user is unknown, or its password is wrong", dict(_CHALLENGE)
+            )
+        operation = Operation.DESCRIBE if method in _READING else Operation.ALTER
+        authorizer, principal = self._authorizer(), f"User:{user}"
+        if authorizer is None or authorizer.allows(
+            principal, client, operation, ResourceType.CLUSTER, CLUSTER_NAME
+        ):
+            return None
+        word = operation.name.lower()
+        self._note(f"{client}: {principal} may not {operation.name} the cluster, asked by HTTP {method}")
+        return Denied(
+            HTTPStatus.FORBIDDEN,
+            f"{principal} may not {word} the cluster: allow it with `strandline acl add {principal} {word} "
+            "cluster`",
+            {},
+        )
+
+    async def _is_right(self, user: str, password: str) -> bool:
+        if not user or not password or len(user) > MAX_NAME or len(password) > MAX_PASSWORD:
+            return False
+        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
+        _, credential = credential_of_user(self._credentials(), user)
+        if credential is not None and self._right.get(digest) == credential:
+            return True
+        async with self._checks:
+            known = self._credentials()
+            right = await is_users_password(known, user, password, self._secret, loop=self._loop)
+        if right:
+            if len(self._right) >= MAX_REMEMBERED:
+                self._right.clear()
+            self._right[digest] = known[user, credential_of_user(known, user)[0]]
+        return right
+
+    def _note(self, text: str) -> None:
+        left_out = self._lines.take(self._loop.time())
+        if left_out is not None:
+            log.info("%s%s", text, f" ({left_out} such lines were left out)" if left_out else "")
+
+
+def _decoded(value: bytes) -> tuple[str, str]:
+    """User and password; both empty where the header is not Basic's."""
+    scheme, _, token = value.partition(b" ")
+    if scheme.lower() != b"basic":
+        return "", ""
+    try:
+        user, colon, password = base64.b64decode(token.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return "", ""
+    return (user, password) if colon else ("", "")

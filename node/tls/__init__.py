@@ -1,0 +1,1 @@
+"""TLS of a port: its files, and handshakes."""

@@ -1,0 +1,169 @@
+"""A TLS port: accepts, shakes hands, and only then makes a protocol's connection.
+
+What a stranger may cost before it has proved anything is bounded here: the number of handshakes under way,
+and the time that each may take. Beyond that number further clients either wait in the system's own queue of
+the port, so that a node which all clients come back to at once turns none of them away; or the oldest
+handshake ends, since an honest one takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from strandline.node.tls.keeper import TlsKeeper
+
+_BACKLOG: Final = 100
+"""As asyncio's servers have it."""
+_RETRY_SECONDS: Final = 1.0
+"""Pause after an accept that failed: as a rule the process has no file descriptor left."""
+
+
+class HandshakeOwner(Protocol):
+    """The server of a TLS port."""
+
+    def handshake_ended(self, client: str, failure: str | None) -> None:
+        """A handshake with this address is done, or has failed for this reason."""
+
+
+class TlsListener:
+    """One address on which the other side speaks TLS."""
+
+    def __init__(
+        self,
+        owner: HandshakeOwner,
+        keeper: TlsKeeper,
+        make: Callable[[], asyncio.BaseProtocol],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        places: int,
+        handshake_seconds: float,
+        shutdown_seconds: float,
+        other: str = "the client",
+        waits: bool = True,
+    ) -> None:
+        """`make` gives the protocol of a connection after its handshake. Of `places` handshakes at a time,
+        the oldest ends for one more unless that `waits`. `other` is the other side's name in messages."""
+        self._owner = owner
+        self._keeper = keeper
+        self._make = make
+        self._loop = loop
+        self._handshake_seconds = handshake_seconds
+        self._shutdown_seconds = shutdown_seconds
+        self._other = other
+        self._waits = waits
+        self._sockets: list[socket.socket] = []
+        self._accepters: set[asyncio.Task[None]] = set()
+        self._shaking: dict[asyncio.Task[None], None] = {}
+        self._most = places
+        self._places = asyncio.Semaphore(places)
+
+    @property
+    def port(self) -> int:
+        """The port that it has taken."""
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def under_way(self) -> int:
+        """Handshakes that have begun and not ended."""
+        return len(self._shaking)
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Use a socket that has an address already."""
+        sock.setblocking(False)
+        self._sockets.append(sock)
+
+    async def bind(self, host: str, port: int) -> None:
+        """Take the address, and let no client in yet. Raises OSError."""
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            self._sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+
+    def accept(self) -> None:
+        """Let clients in."""
+        for sock in self._sockets:
+            sock.listen(_BACKLOG)
+            task = self._loop.create_task(self._accepting(sock))
+            self._accepters.add(task)
+
+    def close(self) -> None:
+        """Let none in any more, and end the handshakes under way."""
+        for task in (*self._accepters, *self._shaking):
+            task.cancel()
+        for sock in self._sockets:
+            sock.close()
+
+    async def _accepting(self, listening: socket.socket) -> None:
+        while True:
+            if self._waits:
+                await self._places.acquire()
+            try:
+                sock, address = await self._loop.sock_accept(listening)
+            except OSError:
+                if self._waits:
+                    self._places.release()
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            if not self._waits and len(self._shaking) >= self._most:
+                oldest = next(iter(self._shaking))
+                oldest.cancel()
+                del self._shaking[oldest]
+            task = self._loop.create_task(self._shake(sock, str(address[0])))
+            self._shaking[task] = None
+            task.add_done_callback(self._shaken)
+            await asyncio.sleep(0)  # an accept that need not wait gives no other task a turn
+
+    def _shaken(self, task: asyncio.Task[None]) -> None:
+        self._shaking.pop(task, None)
+        if self._waits:
+            self._places.release()
+
+    async def _shake(self, sock: socket.socket, client: str) -> None:
+        failure = None
+        try:
+            await self._loop.connect_accepted_socket(
+                self._make,
+                sock,
+                ssl=self._keeper.context,
+                ssl_handshake_timeout=self._handshake_seconds,
+                ssl_shutdown_timeout=self._shutdown_seconds,
+            )
+        except OSError as error:  # ssl.SSLError, time-outs and lost connections are such
+            failure = f"{self._keeper.port}: {refusal(error, self._handshake_seconds, self._other)}"
+        self._owner.handshake_ended(client, failure)
+
+
+_CAUSES = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "{other} showed no certificate, and one is required",
+    "UNSUPPORTED_PROTOCOL": "{other}'s versions of TLS are older than tls_version",
+    "NO_SHARED_CIPHER": "{other} and this node have no cipher in common",
+    "HTTP_REQUEST": "{other} speaks HTTP, and no TLS",
+    "WRONG_VERSION_NUMBER": "{other} does not speak TLS",
+    "TLSV1_ALERT_UNKNOWN_CA": "{other} does not trust the authority of this node's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "{other} does not accept this node's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "{other} finds this node's certificate expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "{other} finds this node's certificate bad: it must name its address",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "{other} does not speak the versions of TLS that this node does",
+}
+"""By OpenSSL's name of the reason."""
+
+
+def refusal(error: OSError, seconds: float, other: str) -> str:
+    """The cause of a failed handshake with `other` ("the client"), for the operator's log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{other}'s certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        return f"no TLS handshake: {_CAUSES.get(reason, reason).format(other=other)}"
+    if isinstance(error, ConnectionAbortedError) and "longer than" in str(error):
+        return f"no TLS handshake within {seconds:g} s"
+    return f"{other} left during the TLS handshake"
