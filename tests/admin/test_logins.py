@@ -18,7 +18,7 @@ from strandline.node.admin import logins as logins_module
 from strandline.node.admin.http import MAX_CONNECTIONS
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
-from strandline.node.kafka.handlers import passwords
+from strandline.node.kafka.handlers import passwords, scram
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import credential_of
@@ -117,7 +117,7 @@ async def test_a_wrong_password_takes_its_time_and_right_ones_are_compared_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = []
-    compare = passwords.is_password
+    compare = scram.is_password
 
     def is_password(*given: Any) -> bool:
         compared.append(given)
