@@ -121,7 +121,7 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "tls_version": tls_version,
     "principal_rules": principal_rules,
     "mechanisms": _mechanisms,
-    "nodes_ca": _file,
+    "nodes_ca": file_path,
     "plain_without_tls": flag,
 }
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
