@@ -56,12 +56,18 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     `options` are obstore's for that kind of store (`endpoint`, `region`, ...); what they do not say comes
     from the environment, as with the provider's own tools. Raises StorageError.
     """
-    scheme = urlsplit(url).scheme
-    if not scheme:
-        return FolderStorage(url)
-    if scheme not in SCHEMES:
+    return BucketStorage(url, dict(options or {})) if is_bucket(url) else FolderStorage(url)
+
+
+def is_bucket(url: str) -> bool:
+    """Whether it is a bucket's URL and no folder's path; raises StorageError if it is neither."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise StorageError(f"{url}: {error}: name a folder, or a bucket as s3://bucket/prefix") from error
+    if scheme and scheme not in SCHEMES:
         raise StorageError(f"{url}: not a folder's path, nor one of {', '.join(SCHEMES)}")
-    return BucketStorage(url, dict(options or {}))
+    return bool(scheme)
 
 
 class FolderStorage(Storage):

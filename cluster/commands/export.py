@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from strandline.snapshot.spark.export.check import Checked
     from strandline.snapshot.spark.export.run import Exported
     from strandline.snapshot.spark.export.target import Target
+    from strandline.snapshot.spark.options import ReadOptions
+    from strandline.snapshot.storage import Storage
 
 PARTITION_BY = ("none", "partition", "day", "hour")
 
@@ -108,9 +110,12 @@ def export(
         if name is not None:
             read["cluster"] = name
         read.update({f"storage.{key}": value for key, value in pairs(options).items()})
-        target = open_target(to, pairs(to_options, "--to-option"))
+        to_pairs = pairs(to_options, "--to-option")
         with progress(as_json) as tell:
-            done = _export(read, target, partition_by, lost_records == "accept", file_mb, tell)
+            tell("looking at the newest checkpoint")
+            asked, stored = _asked(read)  # before a folder is made for what cannot be exported
+            target = open_target(to, to_pairs)
+            done = _export(asked, stored, target, partition_by, lost_records == "accept", file_mb, tell)
     except ExportError as error:
         raise CommandFailed(error.cause, error.cure) from None
     except (SourceError, StorageError, BadObject) as error:
@@ -130,8 +135,21 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise CommandFailed(f"{option} is {value}", f"choose from {', '.join(allowed)}", MISUSED)
 
 
+def _asked(read: Mapping[str, str]) -> tuple[ReadOptions, Storage]:
+    """The request and the storage, which has a checkpoint with all topics that are asked for."""
+    from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted
+    from strandline.snapshot.spark.options import parse
+    from strandline.snapshot.storage import open_storage
+
+    options = parse(read)
+    storage = open_storage(options.url, options.storage)
+    check_wanted(NewestCheckpoints(storage, options.cluster).controller(), options)
+    return options, storage
+
+
 def _export(
-    read: Mapping[str, str],
+    options: ReadOptions,
+    storage: Storage,
     target: Target,
     partition_by: str | None,
     accept_loss: bool,
@@ -141,13 +159,9 @@ def _export(
     from strandline.snapshot.spark.export.documents import Settings
     from strandline.snapshot.spark.export.planning import Limits
     from strandline.snapshot.spark.export.run import Export, in_threads
-    from strandline.snapshot.spark.options import parse
-    from strandline.snapshot.storage import open_storage
 
-    tell("looking at the newest checkpoint")
-    options = parse(read)
     export = Export(
-        open_storage(options.url, options.storage),
+        storage,
         options,
         target,
         in_threads(os.cpu_count() or 1),

@@ -78,7 +78,7 @@ class NewestCheckpoints:
         state = self.of_group(CONTROLLER_GROUP, load)
         if state is None:
             raise SourceError(
-                f"{self._storage.url}: no checkpoint of cluster {self._name()} is published: "
+                f"{self._storage.url}: no checkpoint of cluster {self.cluster} is published: "
                 "run `strandline checkpoint`"
             )
         return state
@@ -90,17 +90,19 @@ class NewestCheckpoints:
         may be asked for by several threads.
         """
         kept = self._kept.get(group)
-        if kept is not None and kept[0] in _newest_names(self._storage, self._name(), group):
+        if kept is not None and kept[0] in _newest_names(self._storage, self.cluster, group):
             known: Loaded = kept[1]
             return known
-        found = newest_document(self._storage, self._name(), group)
+        found = newest_document(self._storage, self.cluster, group)
         if found is None:
             return None
         loaded = load(*found)
         self._kept[group] = (found[0], loaded)
         return loaded
 
-    def _name(self) -> str:
+    @property
+    def cluster(self) -> str:
+        """The cluster's id; raises SourceError if it is not given and there is not one alone."""
         if self._cluster is None:
             self._cluster = _only_cluster(self._storage)
         return self._cluster

@@ -45,6 +45,11 @@ COMMANDS = {
     "cluster start": ("T", "--timeout"),
     "cluster restart": ("T", "--timeout"),
     "audit": ("--cluster-id", "--option", "--grace"),
+    "export": (
+        "T", "--to", "--partition-by", "--from", "--lost-records", "--check", "--file-mb", "--storage",
+        "--cluster-id", "--option", "--to-option",
+    ),
+    "sql": ("T", "--format", "--max", "--storage", "--cluster-id", "--option", "--master"),
     "version": (),
     "help": ("T",),
 }  # fmt: skip

@@ -6,37 +6,29 @@ import fcntl
 import json
 import os
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
-from strandline.snapshot.spark.export import run as export_run
 from strandline.snapshot.spark.export.check import check
-from strandline.snapshot.spark.export.documents import File, Settings, manifest_name, plan_name
+from strandline.snapshot.spark.export.documents import manifest_name, plan_name
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.parquet import Job
 from strandline.snapshot.spark.export.planning import Limits
-from strandline.snapshot.spark.export.run import Export, Exported, in_threads
-from strandline.snapshot.spark.export.target import Target, open_target
-from strandline.snapshot.spark.options import parse
-from strandline.snapshot.storage import open_storage
+from strandline.snapshot.spark.export.run import Exported
+from strandline.snapshot.spark.export.target import open_target
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.cluster.command import Done, as_json, strandline
 from tests.objectstore.s3_endpoint import endpoint
 from tests.spark.collected_cluster import write
-from tests.spark.planned import Place, readable
-from tests.spark.stored_cluster import StoredCluster, StoredRecord, build_cluster
+from tests.spark.exporting import Killed, Mortal, export, exported, here
+from tests.spark.planned import readable
+from tests.spark.stored_cluster import StoredCluster, build_cluster
 
 __all__ = ["endpoint"]
-
-SMALL = Limits(file_bytes=1500, round_files=2)
-"""Many rounds of several files each."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,44 +40,6 @@ def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> StoredCluster:
     return build_cluster(tmp_path / "objects", batches_a_round=2)
-
-
-def export(
-    cluster: StoredCluster,
-    target: Target,
-    topics: str = "orders,clicks,visits",
-    *,
-    run: export_run.Runner | None = None,
-    by: str | None = None,
-    limits: Limits = SMALL,
-    accept_loss: bool = False,
-    **options: str,
-) -> Exported:
-    read = parse({"url": cluster.url, "topic": topics, **options})
-    settings = None if by is None else Settings(by)
-    return Export(
-        open_storage(cluster.url),
-        read,
-        target,
-        run or in_threads(1),
-        settings=settings,
-        limits=limits,
-        accept_loss=accept_loss,
-    ).run()
-
-
-def exported(folder: Path) -> dict[Place, list[StoredRecord]]:
-    """All rows of all files below a folder, as a reader finds them that knows nothing of manifests."""
-    pattern = f"{folder}/**/*.parquet"
-    rows = duckdb.execute(
-        'SELECT topic, "partition", "offset", epoch_ms("timestamp"), key, value, leader_epoch '
-        f"FROM read_parquet('{pattern}', hive_partitioning = true, hive_types_autocast = false) ORDER BY ALL"
-    ).fetchall()
-    found: dict[Place, list[StoredRecord]] = {}
-    for topic, partition, offset, timestamp, key, value, leader_epoch in rows:
-        record = StoredRecord(offset, timestamp, key, value, leader_epoch)
-        found.setdefault((topic, int(partition)), []).append(record)
-    return found
 
 
 @pytest.mark.parametrize("by", ["none", "partition", "day", "hour"])
@@ -123,47 +77,6 @@ def test_a_second_run_exports_what_is_new(cluster: StoredCluster, tmp_path: Path
     assert exported(folder) == readable(cluster, "orders", "clicks")
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert check(open_target(str(folder))).problems == []
-
-
-class Killed(BaseException):
-    """The end of a process: nothing but what is outside of it remains."""
-
-
-class Mortal(Target):
-    """A target that kills its process before or after one of its operations that change something."""
-
-    def __init__(self, inner: Target, at: int, after: bool) -> None:
-        self.inner, self.left, self.after = inner, at, after
-        self.url = inner.url
-
-    def _change(self, operation: Callable[[], Any]) -> Any:
-        self.left -= 1
-        if self.left > 0:
-            return operation()
-        if self.left == 0 and self.after:
-            operation()
-        raise Killed
-
-    def create(self, key: str, data: bytes | memoryview) -> bool:
-        return bool(self._change(lambda: self.inner.create(key, data)))
-
-    def delete(self, key: str) -> None:
-        self._change(lambda: self.inner.delete(key))
-
-    def get(self, key: str) -> bytes:
-        return self.inner.get(key)
-
-    def list(self, prefix: str) -> list[str]:
-        return self.inner.list(prefix)
-
-    def sweep(self) -> int:
-        return self.inner.sweep()
-
-
-def here(jobs: Sequence[Job]) -> Iterator[tuple[File, ...]]:
-    """Runs jobs in this thread, so that a kill is the end of all of them."""
-    for job in jobs:
-        yield job.run()
 
 
 def kill_everywhere(

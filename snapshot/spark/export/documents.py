@@ -8,6 +8,7 @@ the round has happened once it is there. Both are JSON. See docs/export.md.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
@@ -15,11 +16,13 @@ from typing import Any, Final, TypeVar
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.target import STATE
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Rises with a change that earlier builds would misread; the first has no cluster, and is read as well."""
 _ROUNDS: Final = f"{STATE}rounds/"
 _PLAN: Final = ".plan.json"
 _MANIFEST: Final = ".manifest.json"
 Document = TypeVar("Document")
+_EXPORTED: Final = re.compile(r"topic=[^/]+/(?:[^/]+/)?\d{8,}-\d{5,}\.parquet")
 ANOTHER_TARGET: Final = "restore the file, or export to another place"
 
 
@@ -59,6 +62,8 @@ class Plan:
     """By topic its `topic_id`, and by partition the first offset that no round has taken after this one."""
     lost: tuple[str, ...]
     """Records that were deleted before they could be exported, a line for each range."""
+    cluster: str | None = None
+    """Id of the cluster that has the topics; None in documents of the first format."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,11 @@ def manifest_name(number: int) -> str:
 def file_name(number: int, unit: int) -> str:
     """Last part of the name of each file of a unit."""
     return f"{number:08d}-{unit:05d}.parquet"
+
+
+def is_exported(path: str) -> bool:
+    """Whether a file of an export may have this path, whatever its round and unit."""
+    return _EXPORTED.fullmatch(path) is not None
 
 
 def done_name(number: int, unit: int) -> str:
@@ -155,9 +165,9 @@ def files_of(key: str, data: bytes) -> tuple[File, ...]:
 def _read(key: str, data: bytes, make: Callable[[Any], Document]) -> Document:
     try:
         found = json.loads(data)
-        if found["format"] != FORMAT:
+        if found["format"] not in range(1, FORMAT + 1):
             raise ExportError(
-                f"{key} has format {found['format']!r}, and this build knows {FORMAT}",
+                f"{key} has format {found['format']!r}, and this build knows formats up to {FORMAT}",
                 "export with the build that wrote it, or a later one",
             )
         return make(found)
@@ -180,6 +190,7 @@ def _plan(found: Any) -> Plan:
         units,
         {topic: dict(offsets) for topic, offsets in found["next"].items()},
         _texts(found["lost"]),
+        None if found.get("cluster") is None else _text(found["cluster"]),
     )
 
 

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.export.documents import (
     File,
+    Plan,
     Settings,
     Unit,
     done_name,
@@ -31,6 +32,7 @@ from strandline.snapshot.spark.export.documents import (
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.options import TOPIC_ID
 from strandline.snapshot.spark.plan import Window
 from strandline.snapshot.storage import Storage
 
@@ -41,6 +43,8 @@ MOST_FOLDERS: Final = 1000
 MADE_BY: Final = b"strandline.export"
 """Key of a file's metadata: the round and unit that it is of."""
 _MICROSECONDS: Final = {"day": 86_400_000_000, "hour": 3_600_000_000}
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Folder of times outside the years 1 to 9999; readers take it for null."""
 FOLDER_OF_PARTITION: Final = re.compile(r"/partition=(\d+)/")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,56 +55,58 @@ class Job:
 
     storage: Storage
     target: Target
-    settings: Settings
-    round: int
+    plan: Plan
     number: int
-    unit: Unit
     windows: Sequence[Window]
-    keep_done: bool
-    """Whether the round has other units: then it is written down that this one is done."""
+
+    @property
+    def unit(self) -> Unit:
+        return self.plan.units[self.number]
 
     def run(self) -> tuple[File, ...]:
         """Write the unit; returns its files. Raises ExportError, StorageError, BadObject."""
         files = tuple(self._written())
-        if not self.keep_done:
-            return files
-        key = done_name(self.round, self.number)
+        if len(self.plan.units) == 1:
+            return files  # it is written down that a unit is done where its round has others
+        key = done_name(self.plan.round, self.number)
         if self.target.create(key, encode_files(files)):
             return files
         return files_of(key, self.target.get(key))
 
     def _written(self) -> Iterator[File]:
         writers: dict[str, _Writer] = {}
-        schema = file_schema(self.settings, self._made_by())
+        partition_by = self.plan.settings.partition_by
+        schema = file_schema(self.plan.settings, made_by(self.plan, self.number))
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
         for batch in read_windows(self.storage, self.windows, read):
-            for folder, rows in _split(batch, self.settings.partition_by):
+            for folder, rows in _split(batch, partition_by):
                 if folder not in writers:
                     if len(writers) == MOST_FOLDERS:
                         raise ExportError(
                             f"one unit of topic {self.unit.topic!r} has more than {MOST_FOLDERS} values of "
-                            f"{self.settings.partition_by}",
-                            "choose a coarser --partition-by",
+                            f"{partition_by}",
+                            "export to another place with a coarser --partition-by",
                         )
                     writers[folder] = _Writer(schema)
                 writers[folder].add(rows)
         for folder, writer in writers.items():
-            path = f"topic={self.unit.topic}/{folder}{file_name(self.round, self.number)}"
+            path = f"topic={self.unit.topic}/{folder}{file_name(self.plan.round, self.number)}"
             yield self._stored(path, writer.records, writer.finish())
 
     def _stored(self, path: str, records: int, data: Any) -> File:
         content = memoryview(data)
         if self.target.create(path, content):
             return File(path, self.number, records, len(content), hashlib.sha256(content).hexdigest())
-        return found_file(path, self.target.get(path), self.number, self._made_by())
-
-    def _made_by(self) -> bytes:
-        return made_by(self.round, self.number, self.unit)
+        return found_file(self.plan, self.number, path, self.target.get(path))
 
 
-def made_by(number: int, position: int, unit: Unit) -> bytes:
-    """The value of MADE_BY in the metadata of a unit's files."""
-    return json.dumps({"round": number, "unit": position, **asdict(unit)}).encode()
+def made_by(plan: Plan, position: int) -> bytes:
+    """The value of MADE_BY in the metadata of a unit's files: another export's of the same offsets differ."""
+    unit = plan.units[position]
+    told: dict[str, Any] = {"round": plan.round, "unit": position, **asdict(unit)}
+    if plan.cluster is not None:
+        told |= {"cluster": plan.cluster, "topic_id": plan.next[unit.topic][TOPIC_ID]}
+    return json.dumps(told).encode()
 
 
 def file_schema(settings: Settings, made: bytes) -> Any:
@@ -110,13 +116,13 @@ def file_schema(settings: Settings, made: bytes) -> Any:
     return pa.schema(fields, metadata={MADE_BY: made})
 
 
-def found_file(path: str, data: bytes, position: int, made: bytes) -> File:
+def found_file(plan: Plan, position: int, path: str, data: bytes) -> File:
     """A file that lies there already; raises ExportError if the unit did not make it."""
     try:
         footer = pq.read_metadata(pa.BufferReader(data))
     except pa.ArrowException as error:
         raise ExportError(f"{path} lies in the way and is no whole Parquet file ({error})", _MOVE) from error
-    if (footer.metadata or {}).get(MADE_BY) != made:
+    if (footer.metadata or {}).get(MADE_BY) != made_by(plan, position):
         raise ExportError(f"{path} lies in the way: this export has not made it", _MOVE)
     return File(path, position, footer.num_rows, len(data), hashlib.sha256(data).hexdigest())
 
@@ -142,8 +148,12 @@ def _split(batch: Any, partition_by: str) -> Iterator[tuple[str, Any]]:
 def _folder(partition_by: str, value: int) -> str:
     if partition_by == "partition":
         return str(value)
-    moment = _EPOCH + timedelta(microseconds=value * _MICROSECONDS[partition_by])
-    return moment.strftime("%Y-%m-%d" if partition_by == "day" else "%Y-%m-%d-%H")
+    try:
+        moment = _EPOCH + timedelta(microseconds=value * _MICROSECONDS[partition_by])
+    except OverflowError:
+        return NO_VALUE  # a producer may write any number as a time
+    day = moment.date().isoformat()
+    return day if partition_by == "day" else f"{day}-{moment.hour:02d}"
 
 
 class _Writer:

@@ -45,6 +45,7 @@ class Planner:
     def __init__(
         self,
         storage: Storage,
+        cluster: str,
         settings: Settings,
         limits: Limits,
         start: Callable[[PartitionView], PartitionView],
@@ -52,6 +53,7 @@ class Planner:
         accept_loss: bool,
     ) -> None:
         self._storage = storage
+        self._cluster = cluster
         self._settings = settings
         self._limits = limits
         self._start = start
@@ -77,7 +79,8 @@ class Planner:
         for view in _published(views):
             begin = known(taken, view)
             if begin is None:
-                begin = (view if view.topic in known_topics else self._start(view)).first
+                # A partition that a topic got since the round before is wanted as a whole.
+                begin = 0 if view.topic in known_topics else self._start(view).first
                 put(taken, view, begin)
             check_end(view, begin)
             if view.first > begin:
@@ -92,8 +95,10 @@ class Planner:
         after = {**done, **taken}
         if to_json(after) == to_json(done):
             return None
-        units = cut(with_blocks(self._storage, chosen), self._limits.file_bytes)
-        return Plan(number, self._settings, tuple(units), to_json(after) if after else {}, tuple(lost))
+        units = tuple(cut(with_blocks(self._storage, chosen), self._limits.file_bytes))
+        return Plan(
+            number, self._settings, units, to_json(after) if after else {}, tuple(lost), self._cluster
+        )
 
 
 def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:

@@ -25,6 +25,7 @@ from strandline.snapshot.spark.export.documents import (
     encode,
     file_name,
     files_of,
+    is_exported,
     manifest_name,
     manifest_of,
     plan_name,
@@ -33,7 +34,7 @@ from strandline.snapshot.spark.export.documents import (
     rounds,
 )
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.parquet import Job, found_file, made_by
+from strandline.snapshot.spark.export.parquet import Job, found_file
 from strandline.snapshot.spark.export.planning import (
     Limits,
     Planner,
@@ -43,7 +44,7 @@ from strandline.snapshot.spark.export.planning import (
     spans,
     views_of,
 )
-from strandline.snapshot.spark.export.target import Target
+from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions
 from strandline.snapshot.spark.plan import in_order
@@ -118,8 +119,13 @@ class Export:
         self._check_rounds(planned, ended)
         self._newest = self._manifest(self._round) if self._round else None
         self._settings = self._agreed(settings, planned)
+        if not planned:
+            self._check_nothing_there()
+        elif self._newest is not None:
+            self._check_cluster(self._newest.plan)
         self._planner = Planner(
             storage,
+            self._checkpoints.cluster,
             self._settings,
             limits or Limits(),
             partial(bounded_view, storage, options),
@@ -127,10 +133,31 @@ class Export:
         )
 
     def _check_rounds(self, planned: set[int], ended: set[int]) -> None:
-        for number in range(1, self._round + 1):
-            if number not in planned or number not in ended:
-                name = manifest_name(number) if number in planned else plan_name(number)
-                raise ExportError(f"{self._target.url}: {name} is missing", "restore it, or export elsewhere")
+        wanted = set(range(1, self._round + 1))
+        if wanted <= planned & ended:
+            return
+        # A listing that another run writes below may have a later round, and lack one before it.
+        planned, ended = rounds(self._target.list(ROUNDS))
+        for number in sorted(wanted - (planned & ended)):
+            name = manifest_name(number) if number in planned else plan_name(number)
+            raise ExportError(f"{self._target.url}: {name} is missing", "restore it, or export elsewhere")
+
+    def _check_nothing_there(self) -> None:
+        """Raise ExportError for files of an export whose documents are gone: it would write them again."""
+        for path in self._target.list(""):
+            if is_exported(path):
+                raise ExportError(
+                    f"{self._target.url} has {path} of an export whose documents are gone",
+                    f"restore {STATE}, empty the place, or export to another",
+                )
+
+    def _check_cluster(self, plan: Plan) -> None:
+        if plan.cluster not in (None, self._checkpoints.cluster):
+            raise ExportError(
+                f"{self._target.url} has topics of cluster {plan.cluster}, and these are of "
+                f"{self._checkpoints.cluster}",
+                "export each cluster to a place of its own",
+            )
 
     def _agreed(self, wanted: Settings | None, planned: set[int]) -> Settings:
         found = None
@@ -160,10 +187,15 @@ class Export:
                 plan, resumed = self._plan(number)
             if plan is None:
                 return done
-            done.resumed |= resumed
-            self._newest = self._ended(plan, resumed, partial(tell, done))
+            if resumed:
+                self._check_cluster(plan)
+            if resumed and manifest_name(number) in self._target.list(ROUNDS):
+                self._newest = self._manifest(number)  # another run has ended it
+            else:
+                done.resumed |= resumed
+                self._newest = self._ended(plan, resumed, partial(tell, done))
+                done.add(self._newest)
             self._round = number
-            done.add(self._newest)
             self._forget_done()
 
     def _planned(self, number: int) -> Plan | None:
@@ -188,16 +220,7 @@ class Export:
         views, lost = self._views(plan, [*left.values()])
         refuse_loss(lost, self._accept_loss)
         jobs = [
-            Job(
-                self._storage,
-                self._target,
-                plan.settings,
-                plan.round,
-                number,
-                unit,
-                in_order(views_of(unit, views)),
-                len(plan.units) > 1,
-            )
+            Job(self._storage, self._target, plan, number, in_order(views_of(unit, views)))
             for number, unit in left.items()
         ]
         files = [file for unit in ended.values() for file in unit]
@@ -211,7 +234,11 @@ class Export:
         manifest = Manifest(plan, ordered, (*plan.lost, *lost))
         if self._target.create(manifest_name(plan.round), encode(manifest)):
             return manifest
-        return self._manifest(plan.round)
+        first = self._manifest(plan.round)
+        # Of records that were deleted meanwhile this run may have seen more than the one that was first.
+        for file in self._left_behind(plan, first.files):
+            self._target.delete(file.path)
+        return first
 
     def _already_written(self, plan: Plan) -> dict[int, tuple[File, ...]]:
         """The files of the units that an earlier run has ended, by their position in the plan."""
@@ -264,8 +291,7 @@ class Export:
         for path in self._target.list(""):
             number = names.get(path.rpartition("/")[2])
             if number is not None and path not in known_paths:
-                made = made_by(plan.round, number, plan.units[number])
-                found.append(found_file(path, self._target.get(path), number, made))
+                found.append(found_file(plan, number, path, self._target.get(path)))
         return found
 
     def _manifest(self, number: int) -> Manifest:

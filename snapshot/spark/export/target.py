@@ -15,18 +15,18 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import from_url
 
-from strandline.snapshot.storage import BucketStorage, FolderStorage, StorageError, open_storage
+from strandline.snapshot.storage import BucketStorage, FolderStorage, StorageError, is_bucket, open_storage
 
 Buffer = bytes | memoryview
 STATE: Final = "_strandline/"
 """Folder of an export's own documents; readers of Parquet pass over names that begin with an underscore."""
 _UNFINISHED: Final = f"{STATE}unfinished"
+_CURE: Final = "mend that and run it again, it goes on where it was"
 
 
 class Target(ABC):
@@ -60,11 +60,11 @@ def open_target(url: str, options: Mapping[str, str] | None = None, *, make: boo
 
     `options` are those of `open_storage`.
     """
-    if urlsplit(url).scheme:
+    if is_bucket(url):
         return _BucketTarget(url, dict(options or {}))
     if make:
         try:
-            os.makedirs(os.path.join(url, _UNFINISHED), exist_ok=True)
+            _make_folders(os.path.join(os.path.abspath(url), _UNFINISHED))
         except OSError as error:
             raise StorageError(f"{url}: {error.strerror}: name a folder that can be written") from error
     return _FolderTarget(url)
@@ -93,7 +93,7 @@ class _FolderTarget(Target):
                 raise StorageError(
                     f"{self.url}: its file system has no hard links; export elsewhere"
                 ) from error
-            raise StorageError(f"{self.url}: file {key}: {error.strerror}") from error
+            raise StorageError(f"{self.url}: file {key}: {error.strerror}: {_CURE}") from error
         return made
 
     def _create(self, path: str, data: Buffer) -> bool:
@@ -164,7 +164,7 @@ class _FolderTarget(Target):
                 finally:
                     os.close(file)
         except OSError as error:
-            raise StorageError(f"{self.url}: {error.strerror}") from error
+            raise StorageError(f"{self.url}: {error.strerror}: {_CURE}") from error
         return swept
 
 
@@ -188,7 +188,7 @@ class _BucketTarget(Target):
         except exceptions.AlreadyExistsError:
             return False
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: file {key}: {_first_line(error)}") from error
+            raise StorageError(f"{self.url}: file {key}: {_first_line(error)}: {_CURE}") from error
         return True
 
     def delete(self, key: str) -> None:
@@ -197,7 +197,7 @@ class _BucketTarget(Target):
         except FileNotFoundError:
             return
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: file {key}: {_first_line(error)}") from error
+            raise StorageError(f"{self.url}: file {key}: {_first_line(error)}: {_CURE}") from error
 
     def get(self, key: str) -> bytes:
         return self._read.get(key)
@@ -207,6 +207,15 @@ class _BucketTarget(Target):
 
     def sweep(self) -> int:
         return 0  # a put that did not end leaves nothing
+
+
+def _make_folders(path: str) -> None:
+    """Make a folder and those above it, durably."""
+    if not os.path.isdir(path):
+        _make_folders(os.path.dirname(path))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path)
+        _sync_folder(os.path.dirname(path))
 
 
 def _sync_folder(path: str) -> None:
