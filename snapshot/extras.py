@@ -14,6 +14,7 @@ _EXTRAS: Final = {
     "node": ("a node and the command need", _NODE),
     "spark": ("reading with Spark needs", ("pyspark", "pyarrow", "numpy", "pandas")),
     "sink": ("writing with Spark needs", ("kio",)),
+    "export": ("tables of Delta Lake and Iceberg need", ("deltalake", "pyiceberg", "sqlalchemy")),
     "views": ("views need", ("polars", "sqlglot", "xxhash", "pyarrow", "numpy")),
     "report": ("a report with plots needs", ("matplotlib",)),
 }

@@ -19,6 +19,8 @@ from obstore.store import from_url
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
+_CHECK = "check the bucket's name, its options and what they permit"
+
 
 class StorageError(Exception):
     """Storage that cannot be read as asked: one line that names the object, or the URL, and the reason."""
@@ -150,7 +152,7 @@ class BucketStorage(Storage):
         try:
             found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_first_line(error)}") from error
+            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def get(self, key: str) -> bytes:
@@ -170,7 +172,7 @@ class BucketStorage(Storage):
     def _failed(self, key: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError):
             return ObjectMissing(f"{self.url}: there is no object {key}")
-        return StorageError(f"{self.url}: object {key}: {_first_line(error)}")
+        return StorageError(f"{self.url}: object {key}: {_first_line(error)}: {_CHECK}")
 
     def list(self, prefix: str) -> list[str]:
         try:
@@ -178,7 +180,7 @@ class BucketStorage(Storage):
                 meta["path"] for chunk in obstore.list(self._store, prefix or None) for meta in chunk
             )
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_first_line(error)}") from error
+            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strandline.snapshot.storage import Storage
 
 PARTITION_BY = ("none", "partition", "day", "hour")
+FORMATS = ("parquet", "delta", "iceberg")
 
 
 def export(
@@ -36,6 +37,23 @@ def export(
             metavar="WHAT",
             help="Folders below a topic's: none, partition, day or hour (of the timestamp, UTC). "
             "Default: as the target was begun, or none.",
+        ),
+    ] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="parquet: files alone; delta, iceberg: a table for each topic. "
+            "Default: as the target was begun, or parquet.",
+        ),
+    ] = None,
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Property of the Iceberg catalog, as pyiceberg has it; or namespace=NAME. "
+            "Default: a file of SQLite in the target's folder.",
         ),
     ] = None,
     begin: Annotated[
@@ -70,7 +88,7 @@ def export(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Export what the newest checkpoint has of some topics, and the target has not, to Parquet files.
+    """Export what the newest checkpoint has of some topics, and the target has not: Parquet, Delta, Iceberg.
 
     Each record is in one file once, whatever is killed when: run it again, and it goes on where it was. It
     reads the object storage and nothing else: the cluster need not run. Take a checkpoint first.
@@ -85,6 +103,7 @@ def export(
     if not to:
         raise CommandFailed("--to is missing", "name the folder or bucket to export to", MISUSED)
     # Arrow takes half a second to import, which no other command should pay for.
+    from strandline.snapshot.extras import ExtraMissing
     from strandline.snapshot.object_frame import BadObject
     from strandline.snapshot.spark.export.errors import ExportError
     from strandline.snapshot.spark.export.target import open_target
@@ -99,25 +118,32 @@ def export(
                 )
             target = open_target(to, pairs(to_options, "--to-option"), make=False)
             with progress(as_json) as tell:
-                _show_check(_check(target, tell), to, as_json)
+                _show_check(_check(target, pairs(catalog, "--catalog"), tell), to, as_json)
             return
         if not topics:
             raise CommandFailed("no topic is named", "name one or several", MISUSED)
-        _one_of("--partition-by", partition_by or "none", PARTITION_BY)
+        settings = {}
+        if partition_by is not None:
+            settings["partition_by"] = _one_of("--partition-by", partition_by, PARTITION_BY)
+        if form is not None:
+            settings["format"] = _one_of("--format", form, FORMATS)
         _one_of("--lost-records", lost_records, ("fail", "accept"))
         url, name = where(storage, cluster_id, cluster)
         read = {"url": url, "topic": ",".join(topics), **_start(begin)}
         if name is not None:
             read["cluster"] = name
         read.update({f"storage.{key}": value for key, value in pairs(options).items()})
-        to_pairs = pairs(to_options, "--to-option")
+        to_pairs, properties = pairs(to_options, "--to-option"), pairs(catalog, "--catalog")
         with progress(as_json) as tell:
             tell("looking at the newest checkpoint")
             asked, stored = _asked(read)  # before a folder is made for what cannot be exported
             target = open_target(to, to_pairs)
-            done = _export(asked, stored, target, partition_by, lost_records == "accept", file_mb, tell)
+            accept = lost_records == "accept"
+            done = _export(asked, stored, target, settings, properties, accept, file_mb, tell)
     except ExportError as error:
         raise CommandFailed(error.cause, error.cure) from None
+    except ExtraMissing as error:
+        raise CommandFailed(error.cause, error.cure, MISUSED) from None
     except (SourceError, StorageError, BadObject) as error:
         raise said(error) from None
     _show(done, to, as_json)
@@ -130,9 +156,10 @@ def _start(begin: str) -> dict[str, str]:
     return {"startingOffsets": {"beginning": "earliest", "end": "latest"}.get(kind, str(value))}
 
 
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise CommandFailed(f"{option} is {value}", f"choose from {', '.join(allowed)}", MISUSED)
+    return value
 
 
 def _asked(read: Mapping[str, str]) -> tuple[ReadOptions, Storage]:
@@ -151,12 +178,12 @@ def _export(
     options: ReadOptions,
     storage: Storage,
     target: Target,
-    partition_by: str | None,
+    settings: Mapping[str, str],
+    catalog: Mapping[str, str],
     accept_loss: bool,
     file_mb: int,
     tell: Any,
 ) -> Exported:
-    from strandline.snapshot.spark.export.documents import Settings
     from strandline.snapshot.spark.export.planning import Limits
     from strandline.snapshot.spark.export.run import Export, in_threads
 
@@ -165,9 +192,10 @@ def _export(
         options,
         target,
         in_threads(os.cpu_count() or 1),
-        settings=None if partition_by is None else Settings(partition_by),
+        settings=settings,
         limits=Limits(file_mb * 1024 * 1024),
         accept_loss=accept_loss,
+        catalog=catalog,
     )
 
     def told(done: Exported, ended: int, units: int) -> None:
@@ -176,10 +204,10 @@ def _export(
     return export.run(told)
 
 
-def _check(target: Target, tell: Any) -> Checked:
+def _check(target: Target, catalog: Mapping[str, str], tell: Any) -> Checked:
     from strandline.snapshot.spark.export.check import check
 
-    return check(target, lambda found: tell(f"checked {plural(found.files, 'file')}"))
+    return check(target, catalog, lambda found: tell(f"checked {plural(found.files, 'file')}"))
 
 
 def _show(done: Exported, to: str, as_json: bool) -> None:

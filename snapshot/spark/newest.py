@@ -61,6 +61,12 @@ class NewestCheckpoints:
     """The newest checkpoints of one cluster, as they are when each is asked for."""
 
     def __init__(self, storage: Storage, cluster: str | None) -> None:
+        """Raises SourceError for an id that no cluster can have."""
+        if cluster is not None:
+            try:
+                group_prefix(cluster, CONTROLLER_GROUP)
+            except ValueError as error:
+                raise SourceError(str(error)) from error
         self._storage = storage
         self._cluster = cluster
         self._kept: dict[int, tuple[str, Any]] = {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from strandline.snapshot.spark.export import run as export_run
-from strandline.snapshot.spark.export.documents import File, Settings
+from strandline.snapshot.spark.export.documents import File
 from strandline.snapshot.spark.export.parquet import Job
 from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.run import Export, Exported, in_threads
@@ -32,10 +32,14 @@ def export(
     by: str | None = None,
     limits: Limits = SMALL,
     accept_loss: bool = False,
+    format: str | None = None,
+    catalog: Mapping[str, str] | None = None,
     **options: str,
 ) -> Exported:
     read = parse({"url": cluster.url, "topic": topics, **options})
-    settings = None if by is None else Settings(by)
+    settings = {} if by is None else {"partition_by": by}
+    if format is not None:
+        settings["format"] = format
     return Export(
         open_storage(cluster.url),
         read,
@@ -44,6 +48,7 @@ def export(
         settings=settings,
         limits=limits,
         accept_loss=accept_loss,
+        catalog=catalog,
     ).run()
 
 

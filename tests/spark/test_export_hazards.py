@@ -20,6 +20,8 @@ from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.partition_commands import SetStartOffset
+from tests.cluster.command import strandline
+from tests.cluster.test_bad_values import WORDS
 from tests.kafka.wire.batches import Record, build
 from tests.spark.compacted_cluster import TOPIC, build_compacted
 from tests.spark.exporting import Killed, Mortal, export, exported, here
@@ -231,6 +233,33 @@ def test_a_new_folder_is_there_after_a_loss_of_power(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
     open_target(str(tmp_path / "a" / "lake"))
     assert synced[:2] == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_whatever_a_command_says_it_ends_with_one_line_at_most(
+    cluster: StoredCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each option with each odd word, where all else is right."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    right = ["orders", "--storage", cluster.url, "--to", str(tmp_path / "lake")]
+    for option in (
+        "--to",
+        "--to-option",
+        "--from",
+        "--storage",
+        "--cluster-id",
+        "--option",
+        "--partition-by",
+    ):
+        for word in (*WORDS, "http://["):
+            if option == "--to" and word in ("/", "../.."):
+                continue  # folders that can be written
+            done = strandline(capfd, monkeypatch, "export", *right, option, word)
+            assert done.status in (0, 1, 2), (option, word)
+            assert "Traceback" not in done.err, (option, word)
+            assert "should not have happened" not in done.err, (option, word, done.err)
+            assert not done.status or done.err.startswith("strandline: "), (option, word, done)
+            assert done.err.count("\n") == bool(done.status), (option, word, done.err)
 
 
 def test_aborted_and_undecided_records_are_not_exported(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ then read, and its records' offsets are held against that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,10 +27,13 @@ from strandline.snapshot.spark.export.documents import (
     plan_name,
     plan_of,
     rounds,
+    topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.parquet import FOLDER_OF_PARTITION
 from strandline.snapshot.spark.export.planning import offsets_of
+from strandline.snapshot.spark.export.table_check import Expected, check_table, expect
+from strandline.snapshot.spark.export.tables import Tables, open_tables
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.storage import ObjectMissing
 
@@ -57,14 +60,23 @@ class Checked:
             self.problems.append(line)
 
 
-def check(target: Target, tell: Callable[[Checked], None] = lambda _: None) -> Checked:
-    """Check all rounds of a target; raises StorageError, and ExportError if it has none or one is damaged."""
+def check(
+    target: Target,
+    catalog: Mapping[str, str] | None = None,
+    tell: Callable[[Checked], None] = lambda _: None,
+) -> Checked:
+    """Check all rounds of a target; raises StorageError, and ExportError if it has none or one is damaged.
+
+    Tables are read by their libraries: `catalog` is for `open_tables`, which raises ExtraMissing.
+    """
     planned, ended = rounds(target.list(ROUNDS))
     if not planned and not ended:
         raise ExportError(f"{target.url} has no export", "name the folder or bucket that --to named")
     found = Checked(rounds=max(ended, default=0))
     told: set[str] = set()
     next_offsets: dict[str, tuple[bytes, dict[int, int]]] = {}
+    tables: Tables | None = None
+    expected: dict[str, Expected] = {}
     for number in range(1, found.rounds + 1):
         if number not in planned or number not in ended:
             missing = manifest_name(number) if number in planned else plan_name(number)
@@ -75,6 +87,13 @@ def check(target: Target, tell: Callable[[Checked], None] = lambda _: None) -> C
         if manifest.plan != plan:
             found.problem(f"{manifest_name(number)} is of another plan than {plan_name(number)}")
         _check_offsets(manifest, next_offsets, found)
+        tables = tables or open_tables(plan.settings, target, catalog or {})
+        if tables is not None:
+            uncommitted = tables.missing(manifest) if number == found.rounds else []
+            if uncommitted:
+                found.unfinished = number
+            expect(manifest, uncommitted, expected)
+            continue
         for position, unit in enumerate(plan.units):
             files = [file for file in manifest.files if file.unit == position]
             _check_unit(target, plan, unit, files, found)
@@ -83,7 +102,14 @@ def check(target: Target, tell: Callable[[Checked], None] = lambda _: None) -> C
         found.lost += manifest.lost
     if planned and max(planned) > found.rounds:
         found.unfinished = max(planned)
-    _check_names(target, told, found)
+    if tables is None:
+        _check_names(target, told, found)
+        return found
+    for topic, one in sorted(expected.items()):
+        found.files += one.files
+        found.bytes += one.bytes
+        found.records += check_table(tables, topic, one, found.problem)
+        tell(found)
     return found
 
 
@@ -131,7 +157,7 @@ def _check_unit(target: Target, plan: Plan, unit: Unit, files: list[File], found
         if len(data) != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             found.problem(f"{file.path} is not what was exported: its SHA-256 is another one")
             continue
-        if not file.path.startswith(f"topic={unit.topic}/") or not file.path.endswith(
+        if not file.path.startswith(topic_folder(unit.topic)) or not file.path.endswith(
             "/" + file_name(plan.round, file.unit)
         ):
             found.problem(f"{file.path} is no file of round {plan.round} and unit {file.unit}")

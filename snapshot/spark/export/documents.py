@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
@@ -32,6 +32,8 @@ class Settings:
 
     partition_by: str = "none"
     """`none`, `partition`, `day` or `hour` (of the timestamp, in UTC)."""
+    format: str = "parquet"
+    """`parquet` for files alone; `delta` or `iceberg` for files that a table's log or catalog lists."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,13 @@ class Manifest:
     files: tuple[File, ...]
     lost: tuple[str, ...]
 
+    def by_topic(self) -> Iterator[tuple[str, list[File]]]:
+        """The topics that the round has files of, each with these."""
+        found: dict[str, list[File]] = {}
+        for file in self.files:
+            found.setdefault(self.plan.units[file.unit].topic, []).append(file)
+        yield from found.items()
+
 
 def plan_name(number: int) -> str:
     return f"{_ROUNDS}{number:08d}{_PLAN}"
@@ -92,6 +101,11 @@ def plan_name(number: int) -> str:
 
 def manifest_name(number: int) -> str:
     return f"{_ROUNDS}{number:08d}{_MANIFEST}"
+
+
+def topic_folder(topic: str) -> str:
+    """The folder of a topic's files, or of its table, with a slash at its end."""
+    return f"topic={topic}/"
 
 
 def file_name(number: int, unit: int) -> str:
@@ -134,6 +148,16 @@ def rounds(keys: list[str]) -> tuple[set[int], set[int]]:
             if number != name and number.isdecimal():
                 found.add(int(number))
     return planned, ended
+
+
+def spans(units: Sequence[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The offsets that a round takes of each partition: the first, and the end."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for unit in units:
+        for one in unit.ranges:
+            first, end = found.get((unit.topic, one.partition), (one.first, one.end))
+            found[unit.topic, one.partition] = min(first, one.first), max(end, one.end)
+    return found
 
 
 def encode(document: Plan | Manifest) -> bytes:

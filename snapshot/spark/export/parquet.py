@@ -28,6 +28,7 @@ from strandline.snapshot.spark.export.documents import (
     encode_files,
     file_name,
     files_of,
+    topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.target import Target
@@ -46,6 +47,8 @@ _MICROSECONDS: Final = {"day": 86_400_000_000, "hour": 3_600_000_000}
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 """Folder of times outside the years 1 to 9999; readers take it for null."""
 FOLDER_OF_PARTITION: Final = re.compile(r"/partition=(\d+)/")
+_CALENDAR: Final = (-62_135_596_800_000_000, 253_402_300_799_999_000)
+"""The first and the last millisecond of the years 1 to 9999, in microseconds since 1970."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -79,6 +82,8 @@ class Job:
         schema = file_schema(self.plan.settings, made_by(self.plan, self.number))
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
         for batch in read_windows(self.storage, self.windows, read):
+            if self.plan.settings.format == "iceberg":
+                batch = _in_calendar(batch)
             for folder, rows in _split(batch, partition_by):
                 if folder not in writers:
                     if len(writers) == MOST_FOLDERS:
@@ -90,7 +95,7 @@ class Job:
                     writers[folder] = _Writer(schema)
                 writers[folder].add(rows)
         for folder, writer in writers.items():
-            path = f"topic={self.unit.topic}/{folder}{file_name(self.plan.round, self.number)}"
+            path = f"{topic_folder(self.unit.topic)}{folder}{file_name(self.plan.round, self.number)}"
             yield self._stored(path, writer.records, writer.finish())
 
     def _stored(self, path: str, records: int, data: Any) -> File:
@@ -110,8 +115,11 @@ def made_by(plan: Plan, position: int) -> bytes:
 
 
 def file_schema(settings: Settings, made: bytes) -> Any:
-    """The columns of a file; the topic and what it is partitioned by are in its path."""
-    left_out = {"topic", settings.partition_by}
+    """The columns of a file; the topic and what it is partitioned by are in its path.
+
+    Iceberg goes by the files alone, and takes nothing from their paths.
+    """
+    left_out = {"topic"} if settings.format == "iceberg" else {"topic", settings.partition_by}
     fields = [(name, kind) for name, kind in COLUMNS.items() if name not in left_out]
     return pa.schema(fields, metadata={MADE_BY: made})
 
@@ -143,6 +151,19 @@ def _split(batch: Any, partition_by: str) -> Iterator[tuple[str, Any]]:
         chosen = values == value
         rows = batch if chosen.all() else batch.filter(pa.array(chosen))
         yield f"{partition_by}={_folder(partition_by, value)}/", rows
+
+
+def _in_calendar(batch: Any) -> Any:
+    """The batch with times outside the years 1 to 9999 as the first or last moment of these.
+
+    pyiceberg cannot tell the bounds of a file that has others.
+    """
+    times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+    within = np.clip(times, *_CALENDAR)
+    if (times == within).all():
+        return batch
+    number = batch.schema.get_field_index("timestamp")
+    return batch.set_column(number, "timestamp", pa.array(within).view(COLUMNS["timestamp"]))
 
 
 def _folder(partition_by: str, value: int) -> str:

@@ -171,13 +171,3 @@ def views_of(unit: Unit, views: Mapping[tuple[str, int], PartitionView]) -> list
         if (unit.topic, one.partition) in views
     ]
     return [part for part in parts if part.first < part.end]
-
-
-def spans(units: Sequence[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
-    """The offsets that a round takes of each partition: the first, and the end."""
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    for unit in units:
-        for one in unit.ranges:
-            first, end = found.get((unit.topic, one.partition), (one.first, one.end))
-            found[unit.topic, one.partition] = min(first, one.first), max(end, one.end)
-    return found

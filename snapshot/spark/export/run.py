@@ -1,13 +1,14 @@
 """Topics to files, round by round: a plan, its files, its manifest, each made once and in this order.
 
 A run that is killed leaves a plan without a manifest. The next run ends that round first, by the plan as it
-is, and only then plans another. Two runs at once do the same rounds and find each other's files; neither can
-lose or double a record. See docs/export.md.
+is, and only then plans another. Where the target has tables, a manifest's files are given to them then. Two
+runs at once do the same rounds and find each other's files; neither can lose or double a record. See
+docs/export.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,7 @@ from strandline.snapshot.spark.export.documents import (
     plan_of,
     round_of_done,
     rounds,
+    spans,
 )
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.parquet import Job, found_file
@@ -41,9 +43,9 @@ from strandline.snapshot.spark.export.planning import (
     check_end,
     offsets_of,
     refuse_loss,
-    spans,
     views_of,
 )
+from strandline.snapshot.spark.export.tables import open_tables
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions
@@ -101,11 +103,15 @@ class Export:
         target: Target,
         run: Runner,
         *,
-        settings: Settings | None = None,
+        settings: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         accept_loss: bool = False,
+        catalog: Mapping[str, str] | None = None,
     ) -> None:
-        """`settings` may be left out where the target has some. Raises ExportError, StorageError."""
+        """`settings` are some of those of Settings; a target keeps what it was begun with.
+
+        `catalog` is for `open_tables`. Raises ExportError, SourceError, StorageError, ExtraMissing.
+        """
         self._storage = storage
         self._options = options
         self._target = target
@@ -118,7 +124,8 @@ class Export:
         """The newest round that has happened."""
         self._check_rounds(planned, ended)
         self._newest = self._manifest(self._round) if self._round else None
-        self._settings = self._agreed(settings, planned)
+        self._settings = self._agreed(settings or {}, planned)
+        self._tables = open_tables(self._settings, target, catalog or {})
         if not planned:
             self._check_nothing_there()
         elif self._newest is not None:
@@ -150,6 +157,8 @@ class Export:
                     f"{self._target.url} has {path} of an export whose documents are gone",
                     f"restore {STATE}, empty the place, or export to another",
                 )
+        if self._tables is not None:
+            self._tables.check_new(self._options.topics)
 
     def _check_cluster(self, plan: Plan) -> None:
         if plan.cluster not in (None, self._checkpoints.cluster):
@@ -159,18 +168,21 @@ class Export:
                 "export each cluster to a place of its own",
             )
 
-    def _agreed(self, wanted: Settings | None, planned: set[int]) -> Settings:
+    def _agreed(self, wanted: Mapping[str, str], planned: set[int]) -> Settings:
         found = None
         if self._newest is not None:
             found = self._newest.plan.settings
         elif 1 in planned:
             found = plan_of(plan_name(1), self._target.get(plan_name(1))).settings
-        if found is None or wanted is None or found == wanted:
-            return found or wanted or Settings()
-        raise ExportError(
-            f"{self._target.url} was begun with --partition-by {found.partition_by}",
-            "say the same, or export to another place",
-        )
+        if found is None:
+            return Settings(**wanted)
+        for name, value in wanted.items():
+            if (begun := getattr(found, name)) != value:
+                raise ExportError(
+                    f"{self._target.url} was begun with --{name.replace('_', '-')} {begun}",
+                    "say the same, or export to another place",
+                )
+        return found
 
     def run(self, tell: Callable[[Exported, int, int], None] = lambda *_: None) -> Exported:
         """Export all that the newest checkpoints have and the target has not.
@@ -179,6 +191,8 @@ class Export:
         Raises ExportError, SourceError, StorageError, BadObject.
         """
         done = Exported()
+        if self._newest is not None:
+            self._commit(self._newest)
         self._forget_done()
         while True:
             number = self._round + 1
@@ -191,12 +205,19 @@ class Export:
                 self._check_cluster(plan)
             if resumed and manifest_name(number) in self._target.list(ROUNDS):
                 self._newest = self._manifest(number)  # another run has ended it
+                self._commit(self._newest)
             else:
                 done.resumed |= resumed
                 self._newest = self._ended(plan, resumed, partial(tell, done))
+                self._commit(self._newest)
                 done.add(self._newest)
             self._round = number
             self._forget_done()
+
+    def _commit(self, manifest: Manifest) -> None:
+        """Show a round's files to readers of the tables, where the target has tables; once if repeated."""
+        if self._tables is not None:
+            self._tables.commit(manifest)
 
     def _planned(self, number: int) -> Plan | None:
         name = plan_name(number)
@@ -244,10 +265,15 @@ class Export:
         """The files of the units that an earlier run has ended, by their position in the plan."""
         found: dict[int, tuple[File, ...]] = {}
         there = set(self._target.list(done_prefix(plan.round)))
+        paths = set(self._target.list("")) if there else set()
         for number in range(len(plan.units)):
             key = done_name(plan.round, number)
             if key in there:
-                found[number] = files_of(key, self._target.get(key))
+                files = files_of(key, self._target.get(key))
+                if paths.issuperset(file.path for file in files):
+                    found[number] = files
+                else:
+                    self._target.delete(key)  # an engine swept the table's folder of what no commit had yet
         if plan.settings.partition_by == "none":
             # A unit is one file. Where that is there, nothing has to be read of the unit, or is missed.
             for file in self._left_behind(plan, [one for files in found.values() for one in files]):

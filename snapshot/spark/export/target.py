@@ -33,6 +33,8 @@ class Target(ABC):
     """A folder or bucket that is exported to. All operations block, and raise StorageError."""
 
     url: str
+    options: Mapping[str, str] = {}
+    """Those of the bucket, as `open_storage` takes them."""
 
     @abstractmethod
     def create(self, key: str, data: Buffer) -> bool:
@@ -171,7 +173,7 @@ class _FolderTarget(Target):
 class _BucketTarget(Target):
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self.url = url
-        self._options = options
+        self.options = options
         read = open_storage(url, options)
         assert isinstance(read, BucketStorage), "a URL with a scheme"
         self._read = read
@@ -179,7 +181,7 @@ class _BucketTarget(Target):
         self._store = from_url(url, config=options, client_options={"allow_http": plain})  # type: ignore[call-overload]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _BucketTarget, (self.url, self._options)
+        return _BucketTarget, (self.url, self.options)
 
     def create(self, key: str, data: Buffer) -> bool:
         try:

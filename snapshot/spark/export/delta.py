@@ -1,0 +1,125 @@
+"""Tables of Delta Lake, by the package deltalake: a round is one commit that adds its files.
+
+The commit has a transaction identifier of Delta's protocol: this application and the round's number. A table
+tells the newest that it has, and of two commits with the same identifier at once the second is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, Transaction
+
+from strandline.snapshot.spark.export.documents import File, Manifest, Settings, topic_folder
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.parquet import NO_VALUE, file_schema
+from strandline.snapshot.spark.export.tables import Tables
+from strandline.snapshot.spark.export.target import Target
+
+APPLICATION: Final = "strandline-export"
+_COLUMN: Final = {"day": pa.date32(), "hour": pa.string(), "partition": pa.int32()}
+"""Type of the column that a table is partitioned by, whose values are the names of folders."""
+
+
+class DeltaTables(Tables):
+    """One table of Delta Lake for each topic."""
+
+    def __init__(self, target: Target, settings: Settings) -> None:
+        super().__init__(target)
+        by = settings.partition_by
+        self._partition_by = [by] if by in _COLUMN else []
+        columns = file_schema(settings, b"").remove_metadata()
+        for name in self._partition_by:
+            columns = columns.append(pa.field(name, _COLUMN[name]))
+        self._schema = columns
+        self._options = dict(target.options)
+        if self._options.get("endpoint", "").startswith("http://"):
+            self._options["allow_http"] = "true"
+
+    def _open(self, topic: str) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.place(topic), storage_options=self._options)
+        except TableNotFoundError:
+            return None
+
+    def round_of(self, topic: str) -> int | None:
+        with self._told(topic):
+            table = self._open(topic)
+            return None if table is None else table.transaction_version(APPLICATION) or 0
+
+    def _committed(self, topic: str, files: list[File], manifest: Manifest) -> bool:
+        number = manifest.plan.round
+        with self._told(topic):
+            try:
+                table = self._open(topic)
+                if table is None:
+                    self._make(topic)
+                    return False  # look again: another run may have made it, and have committed
+                if (table.transaction_version(APPLICATION) or 0) >= number:
+                    return True
+                table.create_write_transaction(
+                    [self._added(topic, file) for file in files],
+                    mode="append",
+                    schema=self._schema,
+                    partition_by=self._partition_by,
+                    commit_properties=CommitProperties(
+                        custom_metadata={"strandline": {"round": number, "next": manifest.plan.next[topic]}},
+                        app_transactions=[Transaction(APPLICATION, number)],
+                    ),
+                )
+            except CommitFailedError:
+                return False
+        return True
+
+    def _make(self, topic: str) -> None:
+        try:
+            DeltaTable.create(
+                self.place(topic),
+                self._schema,
+                mode="ignore",
+                partition_by=self._partition_by,
+                storage_options=self._options,
+            )
+        except DeltaError:
+            if self._open(topic) is None:
+                raise
+
+    def _added(self, topic: str, file: File) -> AddAction:
+        path = file.path.removeprefix(topic_folder(topic))
+        values = {}
+        for name in self._partition_by:
+            value = path.partition("/")[0].removeprefix(f"{name}=")
+            values[name] = None if value == NO_VALUE else value
+        stats = json.dumps({"numRecords": file.records})
+        return AddAction(path, file.bytes, values, int(time.time() * 1000), True, stats)
+
+    def offsets(self, topic: str) -> Iterator[Any]:
+        with self._told(topic):
+            table = self._open(topic)
+            if table is not None:
+                yield from table.to_pyarrow_dataset().scanner(columns=["partition", "offset"]).to_batches()
+
+    def compact(self, topic: str) -> int:
+        with self._told(topic):
+            table = self._open(topic)
+            if table is None:
+                return 0
+            done = table.optimize.compact()
+            table.vacuum(dry_run=False)  # what Delta keeps for a week is kept
+            return int(done["numFilesRemoved"])
+
+    @contextmanager
+    def _told(self, topic: str) -> Iterator[None]:
+        """Errors of the library as one line."""
+        try:
+            yield
+        except (DeltaError, OSError, ValueError) as error:
+            line = str(error).partition("\n")[0] or type(error).__name__
+            raise ExportError(f"{self.place(topic)}: {line}", "mend the table, and run it again") from error

@@ -1,0 +1,100 @@
+"""The tables of a target: what makes a round's files visible at once, in Delta's log or by Iceberg's catalog.
+
+The files of a round are written, and its manifest says which they are. Then the table of each topic gets them
+in one commit that notes the round, so a commit that is repeated is found. A run that is killed between the
+manifest and a commit leaves that to the next. See docs/export.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from strandline.snapshot.extras import require
+from strandline.snapshot.spark.export.documents import File, Manifest, Settings, topic_folder
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.target import Target
+
+FORMATS: Final = ("parquet", "delta", "iceberg")
+COMMITS: Final = 8
+"""Attempts of one commit, each after another writer's: of two runs one wins at once, and others are rare."""
+
+
+class Tables(ABC):
+    """The tables of one target, a topic's in the topic's folder."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def place(self, topic: str) -> str:
+        """Path or URL of a topic's table."""
+        return f"{self._target.url}/{topic_folder(topic)}".rstrip("/")
+
+    def check_new(self, topics: Iterable[str]) -> None:
+        """Raise ExportError if there is a table of one of these topics, where no round has happened."""
+        for topic in topics:
+            if self.round_of(topic) is not None:
+                raise ExportError(
+                    f"{self.place(topic)} is a table, and no document of an export is there",
+                    "restore the documents, or export to another place",
+                )
+
+    def missing(self, manifest: Manifest) -> list[str]:
+        """The topics whose tables have not got their files of a round yet; raises ExportError."""
+        number = manifest.plan.round
+        return [topic for topic, _ in manifest.by_topic() if (self.round_of(topic) or 0) < number]
+
+    def commit(self, manifest: Manifest) -> None:
+        """Give the files of a round to the tables that have not got them; raises ExportError."""
+        for topic, files in manifest.by_topic():
+            for _ in range(COMMITS):
+                if self._committed(topic, files, manifest):
+                    break
+            else:
+                raise ExportError(
+                    f"{self.place(topic)} has a commit of another writer again and again",
+                    "run it again when they are done, it goes on where it was",
+                )
+
+    @abstractmethod
+    def round_of(self, topic: str) -> int | None:
+        """The newest round that a topic's table has, 0 if none; None without a table. Raises ExportError."""
+
+    @abstractmethod
+    def _committed(self, topic: str, files: list[File], manifest: Manifest) -> bool:
+        """Whether a round is in a table, which is made; False when another writer was faster."""
+
+    @abstractmethod
+    def offsets(self, topic: str) -> Iterator[Any]:
+        """Arrow batches of the columns `partition` and `offset` of a table; raises ExportError."""
+
+    def compact(self, topic: str) -> int:
+        """Put large files in the place of small ones, in one commit; returns how many small ones there were.
+
+        Raises ExportError.
+        """
+        raise ExportError(
+            f"{self.place(topic)}: this format has no compaction here",
+            "compact it with an engine that has, or export less often",
+        )
+
+
+def open_tables(settings: Settings, target: Target, catalog: Mapping[str, str]) -> Tables | None:
+    """The tables of a target, None for files alone; `catalog` are pyiceberg's properties of one.
+
+    Raises ExportError, and ExtraMissing if the format's libraries are not installed.
+    """
+    if catalog and settings.format != "iceberg":
+        raise ExportError("--catalog is of --format iceberg", "leave out one of them")
+    if settings.format == "parquet":
+        return None
+    require("export")
+    # Each takes seconds to import where the machine is busy, and a target needs one of them at most.
+    if settings.format == "delta":
+        from strandline.snapshot.spark.export.delta import DeltaTables
+
+        return DeltaTables(target, settings)
+    from strandline.snapshot.spark.export.iceberg import IcebergTables
+
+    return IcebergTables(target, settings, catalog)
