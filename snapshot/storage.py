@@ -78,7 +78,7 @@ class FolderStorage(Storage):
     def __init__(self, url: str) -> None:
         self.url = os.path.abspath(url)
         if not os.path.isdir(url):
-            raise StorageError(f"{url}: there is no such folder")
+            raise StorageError(f"{url}: there is no such folder: name the one that there is, or a bucket")
 
     def folders(self, prefix: str) -> list[str]:
         try:

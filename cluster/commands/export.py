@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +20,8 @@ from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
     from strandline.snapshot.spark.export.check import Checked
-    from strandline.snapshot.spark.export.run import Exported
+    from strandline.snapshot.spark.export.run import Export
+    from strandline.snapshot.spark.export.running import Exported
     from strandline.snapshot.spark.export.target import Target
     from strandline.snapshot.spark.options import ReadOptions
     from strandline.snapshot.storage import Storage
@@ -75,6 +79,19 @@ def export(
     check: Annotated[
         bool, typer.Option("--check", help="Export nothing; hold the files of --to against their manifests.")
     ] = False,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            help="Go on with what newer checkpoints have, until Ctrl-C or SIGTERM. It takes none.",
+        ),
+    ] = False,
+    every: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.1, max=86400, help="With --follow: how often it looks.")
+    ] = 10.0,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="Delta: then put large files in the place of small ones.")
+    ] = False,
     file_mb: Annotated[
         int, typer.Option(metavar="MB", min=1, max=1024, help="Stored bytes of the topic in one file.")
     ] = 64,
@@ -97,6 +114,7 @@ def export(
     Examples:
       strandline checkpoint && strandline export orders clicks --to /srv/lake --partition-by day
       strandline export --check --to /srv/lake
+      strandline export orders --to /srv/tables --format delta --follow
       strandline export orders --storage s3://bucket/prefix --option region=eu-west-1 --to s3://lake/orders
     """
     need("spark")
@@ -128,6 +146,12 @@ def export(
         if form is not None:
             settings["format"] = _one_of("--format", form, FORMATS)
         _one_of("--lost-records", lost_records, ("fail", "accept"))
+        if follow and compact:
+            raise CommandFailed(
+                "--follow and --compact are given",
+                "compact by runs of their own, now and then",
+                MISUSED,
+            )
         url, name = where(storage, cluster_id, cluster)
         read = {"url": url, "topic": ",".join(topics), **_start(begin)}
         if name is not None:
@@ -139,14 +163,61 @@ def export(
             asked, stored = _asked(read)  # before a folder is made for what cannot be exported
             target = open_target(to, to_pairs)
             accept = lost_records == "accept"
-            done = _export(asked, stored, target, settings, properties, accept, file_mb, tell)
+            exporting = _export(asked, stored, target, settings, properties, accept, file_mb)
+            if compact and not exporting.compacts:
+                raise CommandFailed("--compact is of --format delta", "leave it out, or use an engine")
+            if follow:
+                _follow(exporting, every, tell, lambda done: _show(done, to, as_json))
+                return
+            done = exporting.run(_telling(tell))
+            compacted = exporting.compact() if compact else 0
     except ExportError as error:
         raise CommandFailed(error.cause, error.cure) from None
     except ExtraMissing as error:
         raise CommandFailed(error.cause, error.cure, MISUSED) from None
     except (SourceError, StorageError, BadObject) as error:
         raise said(error) from None
-    _show(done, to, as_json)
+    _show(done, to, as_json, compacted)
+
+
+def _follow(export: Export, every: float, tell: Any, each: Callable[[Exported], None]) -> None:
+    """Export what is new, again and again, until a signal comes."""
+    with _signalled() as ended:
+        while not ended.is_set():
+            done = export.run(_telling(tell), ended.is_set)
+            if done.rounds:
+                each(done)
+            tell(f"waiting for a newer checkpoint, looks again in {every:g} s")
+            ended.wait(every)
+
+
+@contextmanager
+def _signalled() -> Iterator[Event]:
+    """An event that SIGINT or SIGTERM sets; a second signal does what it always does."""
+    ended = Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def end(*_: object) -> None:
+        restore()
+        ended.set()
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield ended
+    finally:
+        restore()
+
+
+def _telling(tell: Any) -> Callable[[Exported, int, int], None]:
+    def told(done: Exported, ended: int, units: int) -> None:
+        tell(f"{plural(done.records, 'record')} exported; round {done.rounds + 1}: {ended} of {units} parts")
+
+    return told
 
 
 def _start(begin: str) -> dict[str, str]:
@@ -182,12 +253,12 @@ def _export(
     catalog: Mapping[str, str],
     accept_loss: bool,
     file_mb: int,
-    tell: Any,
-) -> Exported:
+) -> Export:
     from strandline.snapshot.spark.export.planning import Limits
-    from strandline.snapshot.spark.export.run import Export, in_threads
+    from strandline.snapshot.spark.export.run import Export
+    from strandline.snapshot.spark.export.running import in_threads
 
-    export = Export(
+    return Export(
         storage,
         options,
         target,
@@ -198,11 +269,6 @@ def _export(
         catalog=catalog,
     )
 
-    def told(done: Exported, ended: int, units: int) -> None:
-        tell(f"{plural(done.records, 'record')} exported; round {done.rounds + 1}: {ended} of {units} parts")
-
-    return export.run(told)
-
 
 def _check(target: Target, catalog: Mapping[str, str], tell: Any) -> Checked:
     from strandline.snapshot.spark.export.check import check
@@ -210,7 +276,7 @@ def _check(target: Target, catalog: Mapping[str, str], tell: Any) -> Checked:
     return check(target, catalog, lambda found: tell(f"checked {plural(found.files, 'file')}"))
 
 
-def _show(done: Exported, to: str, as_json: bool) -> None:
+def _show(done: Exported, to: str, as_json: bool, compacted: int = 0) -> None:
     for line in done.lost[:10]:
         warn(f"{line} before they were exported")
     if done.rounds:
@@ -230,6 +296,9 @@ def _show(done: Exported, to: str, as_json: bool) -> None:
         "resumed": done.resumed,
         "lost": done.lost,
     }
+    if compacted:
+        plain["compacted"] = compacted
+        text += f"; {plural(compacted, 'small file')} compacted"
     show(as_json, plain, text)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import duckdb
 
-from strandline.snapshot.spark.export import run as export_run
 from strandline.snapshot.spark.export.documents import File
 from strandline.snapshot.spark.export.parquet import Job
 from strandline.snapshot.spark.export.planning import Limits
-from strandline.snapshot.spark.export.run import Export, Exported, in_threads
+from strandline.snapshot.spark.export.run import Export
+from strandline.snapshot.spark.export.running import Exported, Runner, in_threads
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.options import parse
 from strandline.snapshot.storage import open_storage
@@ -23,19 +23,20 @@ SMALL = Limits(file_bytes=1500, round_files=2)
 """Many rounds of several files each."""
 
 
-def export(
+def exporting(
     cluster: StoredCluster,
     target: Target,
     topics: str = "orders,clicks,visits",
     *,
-    run: export_run.Runner | None = None,
+    run: Runner | None = None,
     by: str | None = None,
     limits: Limits = SMALL,
     accept_loss: bool = False,
     format: str | None = None,
     catalog: Mapping[str, str] | None = None,
     **options: str,
-) -> Exported:
+) -> Export:
+    """An export that has not run yet."""
     read = parse({"url": cluster.url, "topic": topics, **options})
     settings = {} if by is None else {"partition_by": by}
     if format is not None:
@@ -49,7 +50,11 @@ def export(
         limits=limits,
         accept_loss=accept_loss,
         catalog=catalog,
-    ).run()
+    )
+
+
+def export(cluster: StoredCluster, target: Target, *topics: str, **how: Any) -> Exported:
+    return exporting(cluster, target, *topics, **how).run()
 
 
 def exported(folder: Path) -> dict[Place, list[StoredRecord]]:

@@ -17,7 +17,7 @@ from strandline.snapshot.spark.export.check import check
 from strandline.snapshot.spark.export.documents import manifest_name, plan_name
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.planning import Limits
-from strandline.snapshot.spark.export.run import Exported
+from strandline.snapshot.spark.export.running import Exported
 from strandline.snapshot.spark.export.target import open_target
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.partition.partition_commands import SetStartOffset
@@ -323,7 +323,7 @@ def test_the_command_exports_checks_and_says_what_is_wrong(
     assert "no topic is named" in refused()
     assert "there is no topic 'nope' in the newest checkpoint" in refused("nope")
     assert "choose from none, partition, day, hour" in refused("orders", "--partition-by", "week")
-    assert "has no export" in refused("--check")
+    assert "there is no such folder; " in refused("--check")
     told = as_json(run("orders", "--from", "5", "--partition-by", "day", "--json"))
     wanted = [one for records in readable(cluster, "orders").values() for one in records if one.offset >= 5]
     assert (told["records"], told["rounds"]) == (len(wanted), 1)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +21,22 @@ from strandline.snapshot.spark.export.documents import ROUNDS, plan_name
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.parquet import MADE_BY
 from strandline.snapshot.spark.export.planning import Limits
+from strandline.snapshot.spark.export.running import Exported
 from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.cluster.command import strandline
 from tests.cluster.test_bad_values import WORDS
 from tests.kafka.wire.batches import Record, build
+from tests.spark.collected_cluster import write
 from tests.spark.compacted_cluster import TOPIC, build_compacted
-from tests.spark.exporting import Killed, Mortal, export, exported, here
+from tests.spark.exporting import Killed, Mortal, export, exported, exporting, here
 from tests.spark.planned import read, readable
 from tests.spark.stored_cluster import CLUSTER, StoredCluster, Upload, build_cluster
 from tests.spark.transactional_cluster import build_transactional
+
+TRIED = 50
+"""Command lines, of some hundred that there are."""
 
 
 @pytest.fixture(autouse=True)
@@ -242,24 +251,63 @@ def test_whatever_a_command_says_it_ends_with_one_line_at_most(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     right = ["orders", "--storage", cluster.url, "--to", str(tmp_path / "lake")]
-    for option in (
-        "--to",
-        "--to-option",
-        "--from",
-        "--storage",
-        "--cluster-id",
-        "--option",
-        "--partition-by",
-    ):
-        for word in (*WORDS, "http://["):
-            if option == "--to" and word in ("/", "../.."):
-                continue  # folders that can be written
-            done = strandline(capfd, monkeypatch, "export", *right, option, word)
-            assert done.status in (0, 1, 2), (option, word)
-            assert "Traceback" not in done.err, (option, word)
-            assert "should not have happened" not in done.err, (option, word, done.err)
-            assert not done.status or done.err.startswith("strandline: "), (option, word, done)
-            assert done.err.count("\n") == bool(done.status), (option, word, done.err)
+    options = ("--to", "--to-option", "--from", "--storage", "--cluster-id", "--option", "--partition-by")
+    given = [(option, word) for option in options for word in (*WORDS, "http://[")]
+    given.remove(("--to", "/"))  # a folder that can be written
+    for option, word in random.Random(7).sample(given, TRIED):
+        done = strandline(capfd, monkeypatch, "export", *right, option, word)
+        assert done.status in (0, 1, 2), (option, word)
+        assert "Traceback" not in done.err, (option, word)
+        assert "should not have happened" not in done.err, (option, word, done.err)
+        assert not done.status or done.err.startswith("strandline: "), (option, word, done)
+        assert done.err.count("\n") == bool(done.status), (option, word, done.err)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_follows_exports_what_is_new_until_a_signal(
+    cluster: StoredCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+) -> None:
+    lake = tmp_path / "lake"
+    before = signal.getsignal(number)
+
+    def rounds_until(count: int) -> None:
+        """Give up with the test's own time."""
+        while len(list(lake.glob(f"{ROUNDS}*.manifest.json"))) < count:
+            time.sleep(0.02)
+
+    def meanwhile() -> None:
+        for count in (1, 2):
+            rounds_until(count)
+            write(cluster, *cluster.partitions.values())
+            cluster.checkpoint()
+        rounds_until(3)
+        os.kill(os.getpid(), number)
+
+    other = threading.Thread(target=meanwhile, daemon=True)
+    other.start()
+    right = ["orders", "--storage", cluster.url, "--to", str(lake), "--json", "--follow", "--every", "0.1"]
+    done = strandline(capfd, monkeypatch, "export", *right)
+    other.join()
+    assert (done.status, done.err) == (0, "")
+    told = [json.loads(line) for line in done.out.splitlines()]
+    assert exported(lake) == readable(cluster, "orders")
+    assert sum(one["records"] for one in told) == sum(map(len, readable(cluster, "orders").values()))
+    assert signal.getsignal(number) == before
+
+
+def test_a_run_that_is_stopped_leaves_the_rest_of_its_round(cluster: StoredCluster, tmp_path: Path) -> None:
+    target = open_target(str(tmp_path / "lake"))
+    answers = iter([False, True, True])
+    made = exporting(cluster, target, "orders", run=here, limits=Limits(file_bytes=500, round_files=20))
+    assert made.run(stopped=lambda: next(answers)) == Exported()
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
+    done = export(cluster, target, "orders")
+    assert done.resumed
+    assert exported(tmp_path / "lake") == readable(cluster, "orders")
 
 
 def test_aborted_and_undecided_records_are_not_exported(tmp_path: Path) -> None:

@@ -307,9 +307,14 @@ def test_the_command_says_what_is_wrong_with_formats(
         patch.setattr("strandline.snapshot.extras.find_spec", lambda name: name != "deltalake" or None)
         assert "pip install 'strandline[export]'" in refused("orders", "--format", "delta")
     assert as_json(run("orders", "--format", "delta", "--json"))["records"]
+    told = as_json(run("orders", "--compact", "--json"))
+    assert (told["records"], told.get("compacted")) == (0, None)  # the topic has one file
+    assert "--follow and --compact" in refused("orders", "--compact", "--follow")
     assert "was begun with --format delta; say the same" in refused("orders", "--format", "iceberg")
     done = run("--check")
     assert done.out.endswith("each record once\n")
+    lake = str(tmp_path / "files")
+    assert "--compact is of --format delta" in refused("orders", "--compact")
 
 
 @pytest.mark.s3

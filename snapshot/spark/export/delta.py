@@ -106,6 +106,8 @@ class DeltaTables(Tables):
             if table is not None:
                 yield from table.to_pyarrow_dataset().scanner(columns=["partition", "offset"]).to_batches()
 
+    compacts = True
+
     def compact(self, topic: str) -> int:
         with self._told(topic):
             table = self._open(topic)

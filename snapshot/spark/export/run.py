@@ -8,9 +8,7 @@ docs/export.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from strandline.snapshot.spark.export.documents import (
@@ -45,6 +43,7 @@ from strandline.snapshot.spark.export.planning import (
     refuse_loss,
     views_of,
 )
+from strandline.snapshot.spark.export.running import Exported, Runner
 from strandline.snapshot.spark.export.tables import open_tables
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
@@ -52,45 +51,6 @@ from strandline.snapshot.spark.options import ReadOptions
 from strandline.snapshot.spark.plan import in_order
 from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
 from strandline.snapshot.storage import Storage
-
-Runner = Callable[[Sequence[Job]], Iterable[tuple[File, ...]]]
-"""Runs jobs in any order and place, and gives the files of each as it ends."""
-
-
-@dataclass
-class Exported:
-    """The sum of all rounds of one run."""
-
-    rounds: int = 0
-    resumed: bool = False
-    """Whether its first round had been planned by a run that did not end it."""
-    files: int = 0
-    records: int = 0
-    bytes: int = 0
-    lost: list[str] = field(default_factory=list)
-
-    def add(self, manifest: Manifest) -> None:
-        self.rounds += 1
-        self.files += len(manifest.files)
-        self.records += sum(file.records for file in manifest.files)
-        self.bytes += sum(file.bytes for file in manifest.files)
-        self.lost += manifest.lost
-
-
-def in_threads(count: int) -> Runner:
-    """Runs jobs in this process: Arrow decodes and encodes outside of Python's lock."""
-
-    def run(jobs: Sequence[Job]) -> Iterable[tuple[File, ...]]:
-        with ThreadPoolExecutor(count) as pool:
-            running = [pool.submit(job.run) for job in jobs]
-            try:
-                for one in running:
-                    yield one.result()
-            finally:
-                for one in running:
-                    one.cancel()
-
-    return run
 
 
 class Export:
@@ -184,17 +144,20 @@ class Export:
                 )
         return found
 
-    def run(self, tell: Callable[[Exported, int, int], None] = lambda *_: None) -> Exported:
-        """Export all that the newest checkpoints have and the target has not.
+    def run(
+        self, tell: Callable[[Exported, int, int], None] = lambda *_: None, stopped: Callable[[], bool] = bool
+    ) -> Exported:
+        """Export all that the newest checkpoints have and the target has not; again and again, if so called.
 
-        `tell` is called with what was done so far, and of the round under way the units done and all.
+        `tell` is called with what was done so far, and of the round under way the units done and all. Once
+        it is `stopped` it ends after the units that are under way: the next run goes on with the others.
         Raises ExportError, SourceError, StorageError, BadObject.
         """
         done = Exported()
         if self._newest is not None:
             self._commit(self._newest)
         self._forget_done()
-        while True:
+        while not stopped():
             number = self._round + 1
             plan, resumed = self._planned(number), True
             if plan is None:
@@ -207,12 +170,28 @@ class Export:
                 self._newest = self._manifest(number)  # another run has ended it
                 self._commit(self._newest)
             else:
+                ended = self._ended(plan, resumed, partial(tell, done), stopped)
+                if ended is None:
+                    break
+                self._newest = ended
+                self._commit(ended)
                 done.resumed |= resumed
-                self._newest = self._ended(plan, resumed, partial(tell, done))
-                self._commit(self._newest)
-                done.add(self._newest)
+                done.add(ended)
             self._round = number
             self._forget_done()
+        return done
+
+    @property
+    def compacts(self) -> bool:
+        """Whether small files of this target can be compacted."""
+        return self._tables is not None and self._tables.compacts
+
+    def compact(self) -> int:
+        """Put large files in the place of the topics' small ones; returns how many small ones there were.
+
+        Raises ExportError.
+        """
+        return sum(map(self._tables.compact, self._options.topics)) if self._tables is not None else 0
 
     def _commit(self, manifest: Manifest) -> None:
         """Show a round's files to readers of the tables, where the target has tables; once if repeated."""
@@ -234,8 +213,10 @@ class Export:
             return plan, False
         return self._planned(number), True
 
-    def _ended(self, plan: Plan, resumed: bool, tell: Callable[[int, int], None]) -> Manifest:
-        """Write a plan's files, then its manifest."""
+    def _ended(
+        self, plan: Plan, resumed: bool, tell: Callable[[int, int], None], stopped: Callable[[], bool]
+    ) -> Manifest | None:
+        """Write a plan's files, then its manifest; None if it was stopped before all files are there."""
         ended = self._already_written(plan) if resumed else {}
         left = {number: unit for number, unit in enumerate(plan.units) if number not in ended}
         views, lost = self._views(plan, [*left.values()])
@@ -249,6 +230,8 @@ class Export:
         for count, made in enumerate(self._run(jobs), len(ended) + 1):
             files += made
             tell(count, len(plan.units))
+            if count < len(plan.units) and stopped():
+                return None
         if resumed:
             files += self._left_behind(plan, files)
         ordered = tuple(sorted(files, key=lambda file: (file.unit, file.path)))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.snapshot.spark.export.run import Export, in_threads
+from strandline.snapshot.spark.export.run import Export
+from strandline.snapshot.spark.export.running import in_threads
 from strandline.snapshot.spark.export.target import open_target
 from strandline.snapshot.spark.options import parse
 from strandline.snapshot.storage import open_storage
