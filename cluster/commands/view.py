@@ -136,7 +136,8 @@ def status(
     rows = [
         (
             "live" if each["live"] else "next", each["node"], each["process"], each["status"].get("phase"),
-            each["status"].get("records"), each["status"].get("written"), each["starts"],
+            each["status"].get("records"), each["status"].get("written"), each["lag"],
+            each["status"].get("rows"), each["starts"],
         )
         for each in running
     ]  # fmt: skip
@@ -147,10 +148,18 @@ def status(
         )
     head += [f"stopped: {program['stopped']}"] if program["stopped"] else []
     head += [f"the last attempt ended: {program['ended']}"] if program["ended"] else []
+    head += [
+        f"a process of the {'live' if each['live'] else 'next'} version failed on node {each['node']}, "
+        f"{each['failures']} did: {each['failure']}"
+        for each in running
+        if each["failure"]
+    ]
     # Only the nodes that have a problem cannot run it; each may be the one that is to.
     head += [f"node {node} can run no program: {problem}" for node, problem in problems.items()]
     listed = table(
-        ("VERSION", "NODE", "PROCESS", "PHASE", "RECORDS", "WRITTEN", "STARTS"), rows, right=(1, 2, 4, 5, 6)
+        ("VERSION", "NODE", "PROCESS", "PHASE", "RECORDS", "WRITTEN", "LAG", "ROWS", "STARTS"),
+        rows,
+        right=(1, 2, 4, 5, 6, 7, 8),
     )
     told = {**program, "running": running, "problems": problems}
     show(as_json, told, [*map(escaped, head), "", listed])

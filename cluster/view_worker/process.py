@@ -55,6 +55,7 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
         return _say(link, command)
     except (KafkaException, StoreError, StateDamaged, OSError) as error:
         log.warning("the version's process ends, and another will go on: %s", error)
+        link.tell({"phase": "ended", "failure": str(error)[:MAX_REASON]})
         return 1
     return 0
 

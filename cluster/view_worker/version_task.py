@@ -191,7 +191,8 @@ class VersionTask:
         self._told = self.around.monotonic()
         skipped = sum(reader.skipped for _, reader in self._readers.values())
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
-        self.link.tell({**self.status, "skipped": skipped, "cut": cut})
+        rows, size = self._circuit.size()
+        self.link.tell({**self.status, "skipped": skipped, "rows": rows, "bytes": size, "cut": cut})
 
     def cut(self) -> Cut:
         """The offsets up to which everything is taken."""

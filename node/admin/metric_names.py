@@ -702,6 +702,80 @@ CHECKPOINTS: Final = (
     ),
 )
 
+_VERSION: Final = ("program", "version")
+VIEWS: Final = (
+    Metric(
+        "strandline_view_programs",
+        _G,
+        "programs",
+        "Programs of views with a live version, with one that is being filled, and with one that stopped.",
+        ("state",),
+    ),
+    Metric(
+        "strandline_view_process_starts_total",
+        _C,
+        "processes",
+        "Processes that were started here for a version of a program of views.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_process_failures_total",
+        _C,
+        "processes",
+        "Processes of a version of a program of views that ended here although they were to run.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_phase",
+        _G,
+        "1",
+        "Phase of the process of a version of a program of views; always 1.",
+        (*_VERSION, "phase"),
+    ),
+    Metric(
+        "strandline_view_records_total",
+        _C,
+        "records",
+        "Records that the process of a version of a program of views has taken.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_changes_total",
+        _C,
+        "records",
+        "Records that the process of a version of a program of views has written.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_skipped_records_total",
+        _C,
+        "records",
+        "Bad records that the process of a version of a program of views has skipped.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_rows",
+        _G,
+        "rows",
+        "Rows that the process of a version of a program of views keeps as its state.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_bytes",
+        _G,
+        "bytes",
+        "Memory of the state that the process of a version of a program of views keeps.",
+        _VERSION,
+    ),
+    Metric(
+        "strandline_view_lag",
+        _G,
+        "records",
+        "Decided records that a version of a program of views has not taken, if this node has all inputs.",
+        _VERSION,
+    ),
+)
+
 METRICS: Final = (
     *PROCESS,
     *KAFKA,
@@ -714,5 +788,6 @@ METRICS: Final = (
     *CONTROLLER,
     *COORDINATOR,
     *CHECKPOINTS,
+    *VIEWS,
     *PARTITION,
 )

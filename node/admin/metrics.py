@@ -12,6 +12,7 @@ from strandline.node.admin import (
     compaction_metrics,
     group_metrics,
     inline_metrics,
+    view_metrics,
 )
 from strandline.node.admin.exposition import Page, label
 from strandline.node.admin.health import REASONS, problems, status
@@ -74,6 +75,7 @@ class Metrics:
         await self._controller(page, slices)
         self._coordinators(page)
         self._checkpoints(page)
+        view_metrics.views(page, self._source)
         partitions = replicas(self._source)
         await group_metrics.groups(page, self._source, partitions, slices)
         for partition in partitions:

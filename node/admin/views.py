@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from strandline.node.admin import view_metrics
 from strandline.node.admin.http import REQUEST_SECONDS, Json, json_body, refusal
 from strandline.node.admin.pages import only
 from strandline.node.admin.source import AdminSource
@@ -65,6 +66,9 @@ class ViewsApi:
                 "live": process.name.live,
                 "process": process.process_id,
                 "starts": process.starts,
+                "failures": process.failures,
+                "failure": process.failure,
+                "lag": view_metrics.lag(self._source, process),
                 "status": process.status,
             }
             for process in self._source.views.running()

@@ -88,6 +88,9 @@ class ViewProcess:
         self.status: dict[str, Any] = {}
         """The process's last words about itself."""
         self.starts = 0
+        self.failures = 0
+        """Processes that ended although they were to run, and the reason of the last."""
+        self.failure: str | None = None
         self.inputs: Inputs = ()
         self._place = place
         self._way = way
@@ -148,12 +151,18 @@ class ViewProcess:
                 code = await self._once()
             except (OSError, BadFrame, Corruption, ValueError, TypeError, LookupError) as error:
                 log.warning("the process of %s failed: %s: %s", self._shown(), type(error).__name__, error)
+                self._failed(f"{type(error).__name__}: {error}")
             else:
                 if code:
                     log.warning("the process of %s ended with code %d", self._shown(), code)
+                    self._failed(str(self.status.get("failure") or f"it ended with code {code}"))
             pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
+
+    def _failed(self, reason: str) -> None:
+        self.failures += 1
+        self.failure = reason
 
     def _shown(self) -> str:
         return f"program {self.name.program}, attempt {self.name.attempt}"
@@ -161,6 +170,7 @@ class ViewProcess:
     async def _once(self) -> int:
         pipe = asyncio.subprocess.PIPE
         self.starts += 1
+        self.status = {}
         process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
         )

@@ -131,6 +131,12 @@ class Circuit:
         """Give the digest of what each operator keeps."""
         return {name: node.operator.current.digest for name, node in self._nodes.items()}
 
+    def size(self) -> tuple[int, int]:
+        """Give the rows of all runs that operators keep, and their bytes in memory, about."""
+        spines = [spine for node in self._nodes.values() for spine in node.operator.current.spines]
+        runs = [run for spine in spines for run in spine.runs]
+        return sum(map(len, runs)), sum(run.bytes for run in runs)
+
     def _part(self, name: str, hash_range: HashRange) -> ZSet:
         node = self._nodes.get(name)
         if node is None:

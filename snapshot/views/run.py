@@ -70,6 +70,12 @@ class Run:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    @property
+    def bytes(self) -> int:
+        """Bytes in memory, about."""
+        arrays = (self.hashes, *self.sums, *(() if self.ties is None else (self.ties,)))
+        return sum(array.nbytes for array in arrays) + int(self.rows.estimated_size())
+
     def within(self, hash_range: HashRange) -> Run:
         """Give the part whose keys' hashes lie in a range, without copying it."""
         start = int(np.searchsorted(self.hashes, np.uint64(hash_range.first), "left"))

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from strandline.node.admin.server import AdminServer
@@ -51,7 +52,7 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.wal.write_ahead_log import WalConfig
-from strandline.node.views.view_process import ViewProcess
+from strandline.node.views.view_process import VersionName, ViewProcess
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     Bootstrap,
@@ -326,13 +327,24 @@ class FakeBuilder:
 
 
 class FakeViews:
-    """A host of views that runs nothing."""
+    """A host of views that runs what a test says: nothing."""
+
+    def __init__(self) -> None:
+        self.processes: list[Any] = []
 
     def problem(self) -> str | None:
         return "the store is in memory"
 
     def running(self) -> list[ViewProcess]:
-        return []
+        return self.processes
+
+
+def version_that_runs(status: Mapping[str, Any]) -> Any:
+    """A version of a program of views, for FakeViews, whose process has said this last."""
+    name = VersionName("p", 5, 7, True)
+    return SimpleNamespace(
+        name=name, process_id=None, starts=3, failures=2, failure="it ended", status=status
+    )
 
 
 class NoHandler:

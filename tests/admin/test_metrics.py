@@ -27,7 +27,7 @@ from strandline.statemachine.partition.placeholder import Placeholder
 from tests import ROOT
 from tests.admin.answers import samples
 from tests.admin.compacted import lead, local_log
-from tests.admin.small_node import FakePartition, small_node, until
+from tests.admin.small_node import FakePartition, small_node, until, version_that_runs
 from tests.raft.mesh.mesh_nodes import on_loop
 from tests.statemachine.groups_harness import Groups
 
@@ -100,6 +100,9 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
 
         listener = SimpleNamespace(not_after=2e9, close=lambda: None)
         node.kafka._keepers["public"] = listener  # type: ignore[assignment]
+
+        start = {"orders-0": partition.machine.start_offset}
+        node.views.processes = [version_that_runs({"phase": "following", "cut": start})]
 
         answer = await client.ask("GET", "/metrics")
         assert answer.headers["content-type"] == CONTENT_TYPE

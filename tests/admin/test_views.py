@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from strandline.node.admin.view_metrics import STATES
 from strandline.statemachine.controller.view_state import is_hidden
-from tests.admin.answers import check, refused, schema_of
-from tests.admin.small_node import Answer, Client, small_node
+from tests.admin.answers import check, refused, samples, schema_of
+from tests.admin.small_node import Answer, Client, small_node, version_that_runs
 from tests.raft.mesh.mesh_nodes import on_loop
 
 VIEWS = "/api/views"
@@ -55,3 +56,38 @@ async def test_what_is_no_program_is_refused_and_the_controllers_refusals_are_to
             refused(await post(client, f"{VIEWS}/{path}", {"name": "p"}), 400)
         assert "TOPIC_MISSING" in refused(await post(client, VIEWS, {**PROGRAM, "inputs": ["nowhere"]}), 409)
         assert not node.machine.view_programs
+
+
+@on_loop
+async def test_a_version_that_runs_is_in_the_metrics_and_in_the_answer(tmp_path: Path) -> None:
+    said = {"phase": "following", "records": 9, "written": 4, "skipped": 1, "rows": 6, "bytes": 700}
+    async with small_node(tmp_path) as (node, _, client):
+        ends = [one.machine.last_stable_offset for one in node.partitions]
+        cut = {f"{one.topic}-{one.number}": one.machine.start_offset for one in node.partitions[:2]}
+        node.views.processes = [version_that_runs({**said, "cut": cut})]
+        assert (await post(client, VIEWS, PROGRAM)).status == 200
+        told = await client.get(VIEWS)
+        check(told, schema_of(VIEWS), VIEWS)
+        [running] = told["running"]
+        assert (running["failures"], running["failure"], running["lag"]) == (2, "it ended", sum(ends[:2]))
+        found = samples((await client.ask("GET", "/metrics")).body.decode())
+        of = (("program", "p"), ("version", "live"))
+        expected = {
+            "process_starts_total": 3, "process_failures_total": 2, "records_total": 9, "changes_total": 4,
+            "skipped_records_total": 1, "rows": 6, "bytes": 700, "lag": sum(ends[:2]),
+        }  # fmt: skip
+        assert {name: found[f"strandline_view_{name}", of] for name in expected} == expected
+        assert found["strandline_view_phase", (("phase", "following"), *of)] == 1
+        states = {state: found["strandline_view_programs", (("state", state),)] for state in STATES}
+        assert states == {"live": 0, "filled": 1, "stopped": 0}
+
+        # The lag is not known where an input has no replica here, nor before the process has said a word.
+        for status in ({"cut": {**cut, "elsewhere-0": 1}}, {"cut": {}}, {}):
+            node.views.processes = [version_that_runs(status)]
+            assert (await client.get(VIEWS))["running"][0]["lag"] is None
+            found = samples((await client.ask("GET", "/metrics")).body.decode())
+            assert ("strandline_view_lag", of) not in found
+            assert found["strandline_view_records_total", of] == 0
+        behind = dict.fromkeys(cut, 1 << 40)
+        node.views.processes = [version_that_runs({"cut": behind})]
+        assert (await client.get(VIEWS))["running"][0]["lag"] == 0, "a replica may be behind the process"

@@ -169,3 +169,16 @@ def test_a_forked_process_is_told_to_start_another() -> None:
     os.waitpid(child, 0)
     with os.fdopen(told, "rb") as said:
         assert said.read() == b"a view cannot run in a forked process: start a new one"
+
+
+def test_the_size_of_a_circuit_is_that_of_the_rows_that_it_keeps() -> None:
+    made = circuits.arrange()
+    assert made.size() == (0, 0)
+    made.step(facts(1, 2, 3))
+    rows, size = made.size()
+    assert rows == 3
+    made.step({"facts": of([((1, "a", 0.5), -1)])})
+    made.step(facts(*range(100, 1100)))
+    more, larger = made.size()
+    assert 1002 <= more <= 1004, "what a merge has not taken away yet is still kept"
+    assert larger > size + 1000 * 8 * 4

@@ -1,0 +1,52 @@
+"""A node's end of a version's process: the way it is told, and what is known once it has failed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from strandline.node.objectstore.opening import StorePlace
+from strandline.node.views import view_process
+from strandline.node.views.view_process import VersionName, ViewProcess
+from tests.node.one_node import SECONDS
+
+FAILS = """
+import struct, sys, msgpack
+from strandline.node.worker.worker_frames import LENGTH, framed, length_of, message_of
+source = sys.stdin.buffer
+start = message_of(source.read(length_of(source.read(LENGTH.size))))
+said = "no broker knows " + start[4]["sasl.username"]
+sys.stdout.buffer.write(framed(["status", {"phase": "ended", "failure": said}]))
+sys.stdout.buffer.flush()
+sys.exit(1)
+"""
+
+
+def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_process, "FIRST_PAUSE_SECONDS", 0.01)
+
+    async def test() -> None:
+        controller = SimpleNamespace(machine=SimpleNamespace(view_programs={}))
+        one = ViewProcess(
+            VersionName("p", 5, 7, True),
+            StorePlace("memory:", {}, "owner"),
+            {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "views", "sasl.password": "a secret"},
+            cast(Any, controller),
+            cast(Any, None),
+            loop=asyncio.get_running_loop(),
+            command=(sys.executable, "-c", FAILS),
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                while one.failures < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            await one.close()
+        assert one.starts >= 2
+        assert one.failure == "no broker knows views"
+
+    asyncio.run(test())
