@@ -186,6 +186,28 @@ def cancel(
 
 
 @app.command()
+def stop(
+    name: Annotated[str, typer.Argument(metavar="PROGRAM")],
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Stop a program's live version for good, for example one whose process cannot run.
+
+    Its views stay as they are, and are not kept up to date any more. Apply the program, or another version of
+    it: that is filled, and takes the place of the stopped one at one moment.
+
+    \b
+    Examples:
+      strandline view stop delays
+      strandline view apply delays.sql --wait 60
+    """
+    where = target(admin=admin, folder=cluster)
+    answer = first_answer(where.admin, "POST", "/api/views/stop", {"program": name}, timeout=20.0)
+    show(as_json, answer, f"program {name}: version {answer['version']} was stopped")
+
+
+@app.command()
 def drop(
     name: Annotated[str, typer.Argument(metavar="PROGRAM")],
     admin: Admin = None,

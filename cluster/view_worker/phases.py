@@ -93,7 +93,9 @@ def _next(task: VersionTask) -> None:
             task.check()
             task.go_on()
     raise CannotRun(
-        f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times"
+        f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times: if its "
+        f"process cannot run (`strandline view status {task.program}`), `strandline view stop "
+        f"{task.program}`, and apply this version again"
     )
 
 
@@ -121,7 +123,9 @@ def _cut_over(task: VersionTask) -> bool:
     """Come to the live version's cut, and take its place; False when that took too long."""
     program = task.link.known.program
     number = 0
-    if program.live is not None and not program.stopped:
+    if program.live is not None and program.stopped:
+        task.shut_out_live()
+    elif program.live is not None:
         began = task.around.monotonic()
         if task.committed != task.inputs.position:
             task.commit()

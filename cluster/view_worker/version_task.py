@@ -105,7 +105,7 @@ class VersionTask:
             if isinstance(each, Source):
                 self._readers[name] = each, RecordReader(each, keys.get(name))
         group = group_name(program.name, program.created, None if live else attempt)
-        self._group = group
+        self._group, self._way = group, way
         self._consumer = around.consumer(clients.consumer_settings(way, group))
         written = [link.known.topics[one] for one in self._topics.values() if one in link.known.topics]
         producer = around.producer(clients.producer_settings(way, group, limits.batch_bytes(written)))
@@ -291,6 +291,16 @@ class VersionTask:
         self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
         self.status["state"] = self.state
+
+    def shut_out_live(self) -> None:
+        """End what a process of the stopped live version may still be writing; raises KafkaException.
+
+        One that begins later writes nothing: the controller does not let it start.
+        """
+        program = self.link.known.program
+        group = group_name(program.name, program.created, None)
+        settings = clients.producer_settings(self._way, group, limits.BATCH_BYTES)
+        Outputs(self.around.producer(settings), self._consumer, self.around)
 
     # What the sinks may say.
 

@@ -50,6 +50,7 @@ from strandline.node.admin.view_schemas import (
     APPLY_REQUEST,
     PROGRAM_ENDED,
     PROGRAM_REQUEST,
+    PROGRAM_STOPPED,
     PROGRAMS,
 )
 
@@ -177,6 +178,7 @@ OPENAPI: Final[dict[str, Any]] = {
             **_post("Begin to fill a program's next version", APPLY_REQUEST, APPLIED),
         },
         "/api/views/cancel": _post("End the filling of a version", PROGRAM_REQUEST, PROGRAM_ENDED),
+        "/api/views/stop": _post("Stop the live version of a program", PROGRAM_REQUEST, PROGRAM_STOPPED),
         "/api/views/drop": _post("Drop a program and its topics", PROGRAM_REQUEST, PROGRAM_ENDED),
         "/api/gc/dry-run": _get("What this node's collector would delete now", DRY_RUN, _LIMIT),
         "/api/gc/pause": _post("Collect no more, on any node", NOTHING, PAUSED),

@@ -81,4 +81,5 @@ PROGRAM_REQUEST: Final = {
     "required": ["program"],
     "properties": {"program": _PROGRAM},
 }
+PROGRAM_STOPPED: Final = record(program=TEXT, version=value("integer", "Number of the version."))
 PROGRAM_ENDED: Final = record(program=TEXT, topics=value("integer", "Topics that were deleted."))

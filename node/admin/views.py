@@ -24,6 +24,7 @@ from strandline.statemachine.controller.controller_commands import (
     ApplyViews,
     CancelViews,
     DropViews,
+    StopViews,
     ViewCommand,
     encode,
 )
@@ -33,6 +34,8 @@ from strandline.statemachine.machine import Corruption
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 REPLICAS: Final = 3
+STOP_ATTEMPTS: Final = 5
+"""A process that begins again and again is another one each time."""
 _SYSTEM: Final = random.SystemRandom()
 _FORM: Final = (
     'a program is {"program": "p", "text": "...", "views": [{"view": "v", "topic": "t", "partitions": 1, '
@@ -52,6 +55,7 @@ class ViewsApi:
             ("GET", "/api/views", self.programs),
             ("POST", "/api/views", self.apply),
             ("POST", "/api/views/cancel", self.cancel),
+            ("POST", "/api/views/stop", self.stop),
             ("POST", "/api/views/drop", self.drop),
         ]
 
@@ -99,6 +103,22 @@ class ViewsApi:
             return refusal(409, f"no version of program {program.name} is being filled")
         command = CancelViews(program.name, program.next.attempt, "it was cancelled")
         return await self._submit(command, "topics", {"program": program.name})
+
+    async def stop(self, request: Request) -> Response:
+        """Stop the live version for good, whatever has become of its process."""
+        only(request)
+        program = self._named(await json_body(request))
+        for _ in range(STOP_ATTEMPTS):
+            if program.live is None or program.stopped:
+                return refusal(409, f"program {program.name} has no live version that goes on")
+            worker = program.live_worker
+            command = StopViews(program.name, program.live.attempt, worker, "an operator stopped it")
+            answer = await self._submit(command, "version", {"program": program.name})
+            now = self._source.controller.machine.view_programs.get(program.name)
+            if answer.status_code != 409 or now is None or now.live_worker == worker:
+                break
+            program = now  # another process has begun meanwhile
+        return answer
 
     async def drop(self, request: Request) -> Response:
         """Forget a program, and delete its views' topics."""

@@ -413,7 +413,10 @@ class StartViewWorker:
 
 @dataclass(frozen=True, slots=True)
 class StopViews:
-    """The live version cannot go on, for example for a record that it cannot read. Result: its number."""
+    """The live version cannot go on, for example for a record that it cannot read. Result: its number.
+
+    `worker` is the process that runs it as the proposer knows it, 0 where none has begun.
+    """
 
     program: str
     attempt: int
@@ -772,7 +775,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.DROP_VIEWS: (DropViews, (_label, _positive)),
     ControllerOpcode.CANCEL_VIEWS: (CancelViews, (_label, _positive, _reason)),
     ControllerOpcode.START_VIEW_WORKER: (StartViewWorker, (_label, _positive, _flag, _positive)),
-    ControllerOpcode.STOP_VIEWS: (StopViews, (_label, _positive, _positive, _reason)),
+    ControllerOpcode.STOP_VIEWS: (StopViews, (_label, _positive, _count, _reason)),
     ControllerOpcode.PAUSE_VIEWS: (PauseViews, (_label, _positive, _positive, _cut)),
     ControllerOpcode.VIEWS_PAUSED: (ViewsPaused, (_label, _positive, _positive, _positive, _cut)),
     ControllerOpcode.RESUME_VIEWS: (ResumeViews, (_label, _positive, _positive)),

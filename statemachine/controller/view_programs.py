@@ -86,6 +86,8 @@ def _start(state: ControllerState, index: int, command: StartViewWorker) -> int 
     version = None if program is None else program.live if command.live else program.next
     if program is None or version is None or version.attempt != command.attempt:
         return _void("that version is gone, or has gone live")
+    if command.live and program.stopped:
+        return _void("the version was stopped")
     if command.live:
         changed = program._replace(live_worker=command.worker)
         known = program.live_worker == command.worker
@@ -161,6 +163,9 @@ def _cut_over(state: ControllerState, index: int, command: CutOverViews) -> int 
         pause = program.pause
         if pause is None or pause.number != command.pause or pause.reached is None:
             return _void(f"pause {command.pause} has ended, or the live version has not stopped in it")
+    elif program.live and command.pause:
+        # Its decision is older than the stop: what still runs of the live version was not shut out for it.
+        return _void(f"pause {command.pause} has ended, for the live version was stopped")
     _remove(state, index, before - after)
     names = {view.topic_id: view.topic for view in program.next.views if view.topic_id in state.topics}
     state.rename_topics({one: name for one, name in names.items() if state.topics[one].name != name})

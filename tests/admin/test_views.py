@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from strandline.node.admin.view_metrics import STATES
+from strandline.statemachine.controller.controller_commands import CutOverViews, StartViewWorker
 from strandline.statemachine.controller.view_state import is_hidden
 from tests.admin.answers import check, refused, samples, schema_of
 from tests.admin.small_node import Answer, Client, small_node, version_that_runs
@@ -52,7 +54,7 @@ async def test_what_is_no_program_is_refused_and_the_controllers_refusals_are_to
         ]  # fmt: skip
         for body in wrong:
             assert "a program is" in refused(await post(client, VIEWS, body), 400)
-        for path in ("cancel", "drop"):
+        for path in ("cancel", "stop", "drop"):
             refused(await post(client, f"{VIEWS}/{path}", {"name": "p"}), 400)
         assert "TOPIC_MISSING" in refused(await post(client, VIEWS, {**PROGRAM, "inputs": ["nowhere"]}), 409)
         assert not node.machine.view_programs
@@ -91,3 +93,32 @@ async def test_a_version_that_runs_is_in_the_metrics_and_in_the_answer(tmp_path:
         behind = dict.fromkeys(cut, 1 << 40)
         node.views.processes = [version_that_runs({"cut": behind})]
         assert (await client.get(VIEWS))["running"][0]["lag"] == 0, "a replica may be behind the process"
+
+
+@on_loop
+async def test_a_live_version_is_stopped_whichever_process_runs_it_by_then(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        assert "no live version" in refused(await _stopped(client, apply=True), 409)
+        attempt = node.machine.view_programs["p"].next.attempt
+        for command in (StartViewWorker("p", attempt, False, 70), CutOverViews("p", attempt, 70, 0, "state")):
+            assert isinstance(await node.controller.submit(command, 10.0), int)
+        submit, begun = node.controller.submit, iter((60, 61))
+
+        async def another_begins(command: Any, seconds: float) -> Any:
+            for worker in begun:
+                assert isinstance(await submit(StartViewWorker("p", attempt, True, worker), seconds), int)
+                break
+            return await submit(command, seconds)
+
+        with patch.object(node.controller, "submit", another_begins):
+            answer = await _stopped(client)
+        assert answer.json() == {"program": "p", "version": 1}
+        program = node.machine.view_programs["p"]
+        assert (program.stopped, program.live_worker) == ("an operator stopped it", 61)
+        assert "no live version" in refused(await _stopped(client), 409)
+
+
+async def _stopped(client: Client, *, apply: bool = False) -> Answer:
+    if apply:
+        assert (await post(client, VIEWS, PROGRAM)).status == 200
+    return await post(client, f"{VIEWS}/stop", {"program": "p"})

@@ -297,6 +297,28 @@ def test_a_version_that_stopped_is_filled_anew_and_ends_an_attempt_that_kept_its
     assert log.program.stopped == ""
 
 
+def test_a_stop_voids_what_was_decided_before_it_and_no_process_of_the_stopped_version_starts() -> None:
+    log = Views()
+    live = log.live(("v", "out", A))
+    attempt = log.begin(("v", "out", B))
+    log.do(StartViewWorker("p", attempt, False, 70))
+    log.do(StartViewWorker("p", live, True, 60))
+    pause = log.number(PauseViews("p", attempt, 70, b"5"))
+    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    late = CutOverViews("p", attempt, 70, pause, "state")
+    log.number(StopViews("p", live, 60, "an operator stopped it"))
+    assert log.program.next is not None, "it keeps no topic of the stopped version"
+    log.void(late, f"pause {pause} has ended, for the live version was stopped")
+    log.void(StartViewWorker("p", live, True, 61), "the version was stopped")
+    assert log.program.live_worker == 60
+    log.number(CutOverViews("p", attempt, 70, 0, "state"))
+    assert log.number(late) == 2, "its outcome was the same"
+    assert not log.program.stopped
+    # A version of which no process has begun can be stopped too.
+    log.number(StopViews("p", attempt, 0, "an operator stopped it"))
+    assert log.program.stopped
+
+
 def test_there_are_not_too_many_programs() -> None:
     log = Views()
     for number in range(view_attempts.MAX_PROGRAMS):

@@ -28,6 +28,8 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "order-counts": ("nothing is filled",),
     "names-without-pause": ("equal to its SQL", "after its end"),
     "holds-stay": ("nothing is left",),
+    "stopped-is-not-shut-out": ("after its end",),
+    "stop-lets-all-pass": ("after its end",),
 }
 FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "state-one-late": (0,),
@@ -39,7 +41,7 @@ FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "state-forgets-a-value": (6,),
     "silent-last-round": (7,),
     "merge-anywhere": (8,),
-    "shared-runs-deleted": (92,),
+    "shared-runs-deleted": (31,),
     "hash-is-proof": (9,),
     "every-change-of-a-key": (10,),
     "float-accumulator": (11,),
@@ -47,9 +49,11 @@ FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "gone-is-passed-over": (13,),
     "content-moves": (14,),
     "parts-again": (14,),
-    "cancel-after-cutover": (99,),
+    "cancel-after-cutover": (38,),
     "failure-spreads": (16,),
     "order-counts": (17,),
     "names-without-pause": (18,),
     "holds-stay": (19,),
+    "stopped-is-not-shut-out": (21,),
+    "stop-lets-all-pass": (22,),
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -216,6 +217,13 @@ def _no_pause_is_needed(state: ControllerState, index: int, command: CutOverView
     return _cut_over(state, index, command)
 
 
+def _any_decision(state: ControllerState, index: int, command: CutOverViews) -> Any:
+    """A version that was stopped is not asked whether the cutover knew it."""
+    program = state.view_programs.get(command.program)
+    known = program and program.live and program.stopped and program.live.attempt != command.attempt
+    return _cut_over(state, index, replace(command, pause=0) if known else command)
+
+
 def _of_operators(name: str) -> AbstractContextManager[Any]:
     [found] = [one for one in operators.SABOTAGES if one.name == name]
     return found.opened()
@@ -331,6 +339,16 @@ HOLES: Final = (
         "holds-stay",
         "S20: what is held for a version stays held when it is gone",
         lambda: (patch.object(view_host, "is_gone", lambda *_: False),),
+    ),
+    Sabotage(
+        "stopped-is-not-shut-out",
+        "S22: a version that was stopped by an operator is replaced while a process of it may still write",
+        lambda: (patch.object(VersionTask, "shut_out_live", lambda _: None),),
+    ),
+    Sabotage(
+        "stop-lets-all-pass",
+        "S23: a cutover that was decided before the live version was stopped passes",
+        lambda: (patch.object(view_programs, "_cut_over", _any_decision),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)

@@ -1,7 +1,7 @@
-"""The dangerous schedules of views, S1 to S18, and others that building showed: each is one order of events.
+"""The dangerous schedules of views, S1 to S18 of the design and others that building showed.
 
-A schedule only chooses moments; the rules of `cluster.py` hold at every moment of it. Seeds draw what clients
-write, and how long each request takes.
+Each is one order of events. A schedule only chooses moments; the rules of `cluster.py` hold at every moment of
+it. Seeds draw what clients write, and how long each request takes.
 """
 
 from __future__ import annotations
@@ -344,6 +344,48 @@ def storm(on: Stage) -> None:
     on.calm()
 
 
+def cannot_run(on: Stage) -> None:
+    """S22: the live version's process cannot run; an operator stops it, and another version cuts over.
+
+    A process of it is out of reach with a transaction open, and comes back after the cutover.
+    """
+    _begun(on)
+    written, seen = on.moment("write", live=True)
+    on.until("it writes", written)
+    heal = on.live_cannot_run()
+    on.out_of_reach(seen[0])
+    on.run(on.rng.uniform(0.0, 2.0))
+    on.stop_live()
+    attempt = on.apply(on.rng.choice((OLD, {"totals": "busy"}, NEW)))
+    on.until("it is live", lambda: on.is_live(attempt))
+    on.run(on.rng.uniform(0.0, 0.3))
+    seen[0].fiber.wake()
+    on.run(0.5)
+    heal()
+    on.run(2.0)
+
+
+def stopped_meanwhile(on: Stage) -> None:
+    """S23: a cutover is late; its pause ends, then the live version is stopped amid a transaction."""
+    _begun(on)
+    attempt = on.apply({"totals": "busy"})
+    paused, _ = on.moment("submit ViewsPaused", live=True)
+    on.hold_back("submit CutOverViews", 6.0)
+    on.until("the live version has paused", paused)
+    on.run(0.3)
+    on.kill(live=True)
+    written, seen = on.moment("write", live=True)
+    on.until("the next process writes", written)
+    heal = on.live_cannot_run()
+    on.out_of_reach(seen[0])
+    on.stop_live()
+    on.until("it is live", lambda: on.is_live(attempt))
+    seen[0].fiber.wake()
+    on.run(0.5)
+    heal()
+    on.run(2.0)
+
+
 SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S1": arrives_between,
     "S2": after_commit,
@@ -366,4 +408,6 @@ SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S19": nothing_in_common,
     "S20": dropped,
     "S21": storm,
+    "S22": cannot_run,
+    "S23": stopped_meanwhile,
 }

@@ -6,9 +6,11 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from typing import Any, Final
 
-from strandline.statemachine.controller.controller_commands import DropViews
+from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.statemachine.controller.controller_commands import DropViews, StopViews
 from tests.simulation.views.cluster import PROGRAM, Cluster
 from tests.simulation.views.kafka import Transaction
 from tests.simulation.views.process import Process
@@ -206,6 +208,39 @@ class Stage:
             self.cluster.faults["killed"] += 1
             process.kill()
 
+    def live_cannot_run(self) -> Callable[[], None]:
+        """No process of the live version can begin from here on, until the function given back is called."""
+        group, before, failing = f"view.{PROGRAM}.{self.cluster.program.created}", self.cluster.around, True
+
+        def around(given: Surroundings) -> Surroundings:
+            def consumer(config: dict[str, Any]) -> Any:
+                if failing and config["group.id"] == group:
+                    raise OSError("it cannot run here")
+                return given.consumer(config)
+
+            return before(replace(given, consumer=consumer))
+
+        def heal() -> None:
+            nonlocal failing
+            failing = False
+
+        self.cluster.around = around
+        return heal
+
+    def out_of_reach(self, process: Process) -> None:
+        """A process hangs, and its node does not run it any more."""
+        self.cluster.faults["hung"] += 1
+        process.fiber.hang()
+        process.hosted = False
+        self.cluster.look()
+
+    def stop_live(self) -> None:
+        """The operator stops the live version."""
+        program = self.cluster.program
+        assert program.live is not None
+        said = StopViews(PROGRAM, program.live.attempt, program.live_worker, "an operator stopped it")
+        self.cluster.submitted(said, lost=False)
+
     def hold_back(self, what: str, seconds: float, *, live: bool = False, share: float = 1.0) -> None:
         """Requests of one kind come so much later, or a share of them does."""
         self.cluster.faults["held back"] += 1
@@ -284,7 +319,7 @@ class Stage:
         """One thing that may happen."""
         cluster, rng = self.cluster, self.rng
         cluster.may_end = True
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0 | 1:
                 cluster.apply(wanted(rng.choice(versions)))
             case 2:
@@ -301,6 +336,11 @@ class Stage:
                     self.world.call_later(rng.uniform(0.0, 3.0), process.fiber.wake)
             case 6:
                 cluster.lose_next(rng)
+            case 7:
+                program = cluster.machine.view_programs.get(PROGRAM)
+                if program is not None and program.live is not None and not program.stopped:
+                    cluster.may_stop = True
+                    self.stop_live()
             case _:
                 self.sell(rng.randint(1, 20))
 
