@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 
 from strandline.node.raft.outcome import Applied, Outcome
 from strandline.node.raft.pysyncobj_seam import LEADER
@@ -24,7 +23,7 @@ class ReadIndex(Part):
         super().__init__(state)
         self.lease = lease
         self.replication = replication
-        self.applied_waiters: deque[tuple[int, asyncio.Future[Outcome]]] = deque()
+        self.applied_waiters: list[tuple[int, asyncio.Future[Outcome]]] = []
         """(read index, future), confirmed and waiting for entries to be applied."""
 
     async def barrier(self) -> Outcome:
@@ -39,7 +38,8 @@ class ReadIndex(Part):
         index = max(state.commit, state.term_start)
         future: asyncio.Future[Outcome] = self.host.loop.create_future()
         if self.lease.holds():
-            self._await_applied(index, future)
+            self.applied_waiters.append((index, future))
+            self.release()
         else:
             state.readers.append((self.host.now(), index, future))
             self.host.reading[state.id] = state
@@ -59,23 +59,28 @@ class ReadIndex(Part):
         if not state.readers:
             return
         heard = self.host.now() if self.lease.holds() else self.lease.quorum_heard_at()
-        while state.readers and state.readers[0][0] <= heard:
-            _, index, future = state.readers.popleft()
-            self._await_applied(index, future)
+        confirmed = 0
+        for asked_at, index, future in state.readers:
+            if asked_at > heard:
+                break
+            self.applied_waiters.append((index, future))
+            confirmed += 1
+        del state.readers[:confirmed]
+        self.release()
         if not state.readers:
             self.host.reading.pop(state.id, None)
-
-    def _await_applied(self, index: int, future: asyncio.Future[Outcome]) -> None:
-        self.applied_waiters.append((index, future))
-        self.release()
 
     def release(self) -> None:
         """Answer the confirmed readers whose index is applied by now."""
         state = self.state
-        while self.applied_waiters and self.applied_waiters[0][0] <= state.applied:
-            index, future = self.applied_waiters.popleft()
+        applied = 0
+        for index, future in self.applied_waiters:
+            if index > state.applied:
+                break
             if not future.done():
                 future.set_result(Applied(None, index, state.term))
+            applied += 1
+        del self.applied_waiters[:applied]
 
     def fail(self) -> None:
         state = self.state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -74,8 +73,9 @@ class ReplicaState(SeamedSyncObj):
         """Resolves the caller's request for a membership change; None when none is under way here."""
         self.joining: int | None = None
         """The learner that is to become a voter."""
-        self.readers: deque[tuple[float, int, asyncio.Future[Outcome]]] = deque()
-        """(asked at, read index, future), waiting for the leader to be confirmed."""
+        self.readers: list[tuple[float, int, asyncio.Future[Outcome]]] = []
+        """(asked at, read index, future), waiting for the leader to be confirmed, in order. A list: an
+        empty deque takes 0.7 kB, and most groups of a node are idle."""
         self.waiting: dict[int, list[tuple[int, int, asyncio.Future[Outcome]]]] = {}
         """By log index, (term, size, future) of the commands that were put there."""
         self.waiting_bytes = 0
