@@ -1,8 +1,8 @@
 """Compaction on one node: its replicas' local logs are kept, filled and cleaned, by one job at a time.
 
 A round is long, so it goes step by step, and what is due for other logs comes between its steps. The task
-rests for as long as it worked, so that compaction takes half of one processor at most. Only while the object
-store lets a job wait there is a second one: of a round of another log, which needs no store.
+rests between them, by its pace. Only while the object store lets a job wait there is a second one: of a round
+of another log, which needs no store.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from strandline.node.compaction.ingest_plan import joined, packed_rows, waiting
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.log_upkeep import LogUpkeep
+from strandline.node.compaction.pace import Pace
 from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.runtime.slices import in_slices, look_seconds
@@ -30,8 +31,8 @@ from strandline.statemachine.controller.settings import Configs
 LOOK_SECONDS: Final = 1.0
 STORE_SECONDS: Final = 5.0
 """A job that needs the object store is waited for as long; then rounds go on beside it, on other logs."""
-MAX_PAUSE_SECONDS: Final = 5.0
-"""Longest rest after a step; one that took less is followed by as long a rest as it took."""
+AGAIN_SECONDS: Final = 5.0
+"""After a step that failed in a way that was not foreseen."""
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ class CompactionUpkeep:
 
     async def run(self) -> None:
         """Look every second, and work, for as long as the node lives."""
-        loop = self._context.loop
+        loop, pace = self._context.loop, Pace(self._context.compactor.measures)
         worked = False
         while True:
             await asyncio.sleep(0 if worked else look_seconds(LOOK_SECONDS, len(self._kept)))
@@ -103,12 +104,14 @@ class CompactionUpkeep:
                 self._round = None
                 message = "compaction: a step failed in a way that was not foreseen"
                 loop.call_exception_handler({"message": message, "exception": error})
-                await asyncio.sleep(MAX_PAUSE_SECONDS)
+                await asyncio.sleep(AGAIN_SECONDS)
                 worked = False
             if worked:
-                took = loop.time() - began
-                self.measures.step_seconds.add(took)
-                await asyncio.sleep(min(took, MAX_PAUSE_SECONDS))
+                ended = loop.time()
+                self.measures.step_seconds.add(ended - began)
+                await asyncio.sleep(pace.rest(began, ended))
+            else:
+                pace.idle()
 
     async def step(self) -> bool:
         """Look, then do what is due: an ingest, an object to publish, a step of a round; whether any was."""

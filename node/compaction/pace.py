@@ -1,0 +1,45 @@
+"""How long compaction rests after each of its steps, so that what clients wait for has the processor.
+
+Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
+its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a tenth of a processor. When it has
+had something to do for a minute without a pause, it takes half of one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strandline.node.compaction.compactor import CompactorMeasures
+
+PROCESSOR_RESTS: Final = 9.0
+"""Seconds of rest for each second of the worker's processor: a tenth of one processor."""
+IN_A_HURRY_SECONDS: Final = 60.0
+"""After as long without a step that found nothing to do, compaction rests only for as long as it worked."""
+MAX_REST_SECONDS: Final = 5.0
+"""Longest rest after a step."""
+
+
+class Pace:
+    """One per node. All times are seconds of the loop's clock."""
+
+    def __init__(self, measures: CompactorMeasures) -> None:
+        self._measures = measures
+        self._spent = self._processor()
+        self._busy_since: float | None = None
+
+    def idle(self) -> None:
+        """A step found nothing to do."""
+        self._busy_since = None
+
+    def rest(self, began: float, ended: float) -> float:
+        """Seconds to rest after a step that did something."""
+        spent, self._spent = self._processor() - self._spent, self._processor()
+        if self._busy_since is None:
+            self._busy_since = began
+        rest = ended - began
+        if ended - self._busy_since < IN_A_HURRY_SECONDS:
+            rest = max(rest, spent * PROCESSOR_RESTS)
+        return min(rest, MAX_REST_SECONDS)
+
+    def _processor(self) -> float:
+        return sum(self._measures.cpu_seconds.values())

@@ -1,0 +1,81 @@
+"""Compaction takes a tenth of a processor, and half of one when it has been behind for a minute."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest.mock import patch
+
+from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
+from strandline.node.compaction.compactor import CompactorMeasures
+from strandline.node.compaction.pace import IN_A_HURRY_SECONDS, MAX_REST_SECONDS, PROCESSOR_RESTS, Pace
+from tests.compaction.upkeep_harness import compaction_node
+
+
+class Work:
+    """Steps, one after the other, and how long each is followed by a rest."""
+
+    def __init__(self) -> None:
+        self.measures = CompactorMeasures()
+        self.pace = Pace(self.measures)
+        self.now = 0.0
+
+    def step(self, took: float, processor: float = 0.0) -> float:
+        began, self.now = self.now, self.now + took
+        self.measures.cpu_seconds["clean"] += processor
+        rest = self.pace.rest(began, self.now)
+        self.now += rest
+        return rest
+
+
+def test_a_second_of_processor_is_followed_by_nine_of_rest() -> None:
+    work = Work()
+    assert work.step(0.2, processor=0.1) == 0.1 * PROCESSOR_RESTS
+    assert work.step(0.2, processor=0.1) == 0.1 * PROCESSOR_RESTS, "each second is rested for once"
+
+
+def test_a_step_that_only_waited_is_followed_by_as_long_a_rest() -> None:
+    assert Work().step(0.5) == 0.5
+
+
+def test_no_rest_is_longer_than_its_bound() -> None:
+    work = Work()
+    assert work.step(2.0, processor=1.9) == MAX_REST_SECONDS
+    assert work.step(30.0) == MAX_REST_SECONDS
+
+
+def test_what_was_worked_for_before_is_not_rested_for() -> None:
+    """Such as by a process before the upkeep began again."""
+    measures = CompactorMeasures()
+    measures.cpu_seconds["clean"] = 1000.0
+    assert Pace(measures).rest(0.0, 0.25) == 0.25
+
+
+def test_behind_for_a_minute_it_rests_for_as_long_as_it_worked() -> None:
+    work = Work()
+    while work.now < IN_A_HURRY_SECONDS - 1:
+        assert work.step(0.1, processor=0.1) > 0.8
+    work.now = IN_A_HURRY_SECONDS
+    assert 0.09 < work.step(0.1, processor=0.1) < 0.11
+    work.pace.idle()
+    assert work.step(0.1, processor=0.1) > 0.8, "it is not behind any more"
+
+
+def test_the_upkeep_rests_by_its_pace() -> None:
+    """Six steps of a tenth of a second, each followed by nine; an idle one is followed by the usual look."""
+    with compaction_node() as node:
+        world, steps = node.world, list[float]()
+
+        async def step(upkeep: CompactionUpkeep) -> bool:
+            steps.append(world.now)
+            worked = len(steps) % 7 != 0
+            node.compactor.measures.cpu_seconds["clean"] += 0.1 * worked
+            return worked
+
+        with patch.object(CompactionUpkeep, "step", step):
+            node.upkeep.start()
+            world.run(world.now + IN_A_HURRY_SECONDS + 30.0)
+        gaps = [round(later - one, 2) for one, later in pairwise(steps)]
+        assert gaps[:6] == [0.9] * 6
+        assert 0.5 < gaps[6] <= 1.0
+        assert gaps[7:13] == [0.9] * 6
+        assert min(gaps) > 0.5, "it was never behind"
