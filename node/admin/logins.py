@@ -43,7 +43,7 @@ class Denied(NamedTuple):
 
 
 class Logins:
-    """Decides who asks, and whether it may."""
+    """Decides which user asks, and whether the user may."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How long compaction rests after each of its steps, so that what clients wait for has the processor.
+"""Paces compaction: it rests after each of its steps, so that what clients wait for has the processor.
 
 Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
 its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a tenth of a processor. When it has
