@@ -61,7 +61,7 @@ class NewestCheckpoints:
     """The newest checkpoints of one cluster, as they are when each is asked for."""
 
     def __init__(self, storage: Storage, cluster: str | None) -> None:
-        """Raises SourceError for an id that no cluster can have."""
+        """An id that no cluster can have raises SourceError."""
         if cluster is not None:
             try:
                 group_prefix(cluster, CONTROLLER_GROUP)

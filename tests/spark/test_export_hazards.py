@@ -26,7 +26,7 @@ from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.cluster.command import strandline
-from tests.cluster.test_bad_values import WORDS
+from tests.cluster.odd_words import WORDS
 from tests.kafka.wire.batches import Record, build
 from tests.spark.collected_cluster import write
 from tests.spark.compacted_cluster import TOPIC, build_compacted

@@ -18,9 +18,10 @@ from strandline.snapshot.spark.export.check import check
 from strandline.snapshot.spark.export.delta import DeltaTables
 from strandline.snapshot.spark.export.documents import DONE, ROUNDS, File, Manifest, Settings
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.formats import open_tables
 from strandline.snapshot.spark.export.iceberg import ROUND, IcebergTables
 from strandline.snapshot.spark.export.planning import Limits
-from strandline.snapshot.spark.export.tables import Tables, open_tables
+from strandline.snapshot.spark.export.tables import Tables
 from strandline.snapshot.spark.export.target import open_target
 from tests.cluster.command import as_json, strandline
 from tests.kafka.wire.batches import Record, build

@@ -30,10 +30,11 @@ from strandline.snapshot.spark.export.documents import (
     topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.formats import open_tables
 from strandline.snapshot.spark.export.parquet import FOLDER_OF_PARTITION
 from strandline.snapshot.spark.export.planning import offsets_of
 from strandline.snapshot.spark.export.table_check import Expected, check_table, expect
-from strandline.snapshot.spark.export.tables import Tables, open_tables
+from strandline.snapshot.spark.export.tables import Tables
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.storage import ObjectMissing
 

@@ -42,7 +42,7 @@ _BUCKET_OPTIONS: Final = {
     "secret_access_key": "s3.secret-access-key",
     "session_token": "s3.session-token",
 }
-"""What pyiceberg calls the options of a bucket of S3; those of other stores are given as the catalog's."""
+"""pyiceberg's names of the options of an S3 bucket; those of other stores are given as the catalog's."""
 
 
 class IcebergTables(Tables):

@@ -34,6 +34,7 @@ from strandline.snapshot.spark.export.documents import (
     spans,
 )
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.formats import open_tables
 from strandline.snapshot.spark.export.parquet import Job, found_file
 from strandline.snapshot.spark.export.planning import (
     Limits,
@@ -44,7 +45,6 @@ from strandline.snapshot.spark.export.planning import (
     views_of,
 )
 from strandline.snapshot.spark.export.running import Exported, Runner
-from strandline.snapshot.spark.export.tables import open_tables
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions

@@ -1,4 +1,4 @@
-"""What runs the units of an export, and what a run says that it has done."""
+"""The threads that run the units of an export, and the sum of a run."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from strandline.snapshot.spark.export.tables import Tables
 
 @dataclass
 class Expected:
-    """What the manifests say of a topic's table."""
+    """The content of a topic's table, as the manifests have it."""
 
     files: int = 0
     bytes: int = 0

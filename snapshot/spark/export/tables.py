@@ -8,15 +8,13 @@ manifest and a commit leaves that to the next. See docs/export.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from strandline.snapshot.extras import require
-from strandline.snapshot.spark.export.documents import File, Manifest, Settings, topic_folder
+from strandline.snapshot.spark.export.documents import File, Manifest, topic_folder
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.target import Target
 
-FORMATS: Final = ("parquet", "delta", "iceberg")
 COMMITS: Final = 8
 """Attempts of one commit, each after another writer's: of two runs one wins at once, and others are rare."""
 
@@ -78,23 +76,3 @@ class Tables(ABC):
         Raises ExportError.
         """
         return 0
-
-
-def open_tables(settings: Settings, target: Target, catalog: Mapping[str, str]) -> Tables | None:
-    """The tables of a target, None for files alone; `catalog` are pyiceberg's properties of one.
-
-    Raises ExportError, and ExtraMissing if the format's libraries are not installed.
-    """
-    if catalog and settings.format != "iceberg":
-        raise ExportError("--catalog is of --format iceberg", "leave out one of them")
-    if settings.format == "parquet":
-        return None
-    require("export")
-    # Each takes seconds to import where the machine is busy, and a target needs one of them at most.
-    if settings.format == "delta":
-        from strandline.snapshot.spark.export.delta import DeltaTables
-
-        return DeltaTables(target, settings)
-    from strandline.snapshot.spark.export.iceberg import IcebergTables
-
-    return IcebergTables(target, settings, catalog)
