@@ -5,14 +5,19 @@ One request at a time on a fresh connection is all that is wanted here, so the s
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strandline.cluster.failure import CommandFailed, one_line
+from strandline.cluster.client_settings import CURRENT
+from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+
+HTTPS: Final = "https://"
 
 DEGRADED: Final = "degraded: "
 """Begins the problem of a node that does its part, while something around it is wrong."""
@@ -57,21 +62,30 @@ class Health:
 
 
 class AdminClient:
-    """Talks to one node; `address` is host:port."""
+    """Talks to one node; `address` is host:port, with https:// before it through TLS.
+
+    Through TLS it logs in as the command's client settings say, and trusts what they trust.
+    """
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self._url = address if address.startswith(HTTPS) else f"http://{address}"
+        self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
         # Never by way of a proxy: these are addresses of this machine or of this network.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if address.startswith(HTTPS):
+            settings = CURRENT.get()
+            handlers.append(urllib.request.HTTPSHandler(context=_trusting(settings.get("ssl.ca.location"))))
+            if "sasl.username" in settings:
+                login = f"{settings['sasl.username']}:{settings.get('sasl.password', '')}".encode()
+                self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
+        self._opener = urllib.request.build_opener(*handlers)
 
     def request(self, method: str, path: str, body: Any = None, *, timeout: float = 10.0) -> Answer:
         """One request; an answer with whatever status, Unreachable without one. `timeout` in seconds."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"http://{self.address}{path}",
-            data=data,
-            method=method,
-            headers={"Accept": "application/json", "Content-Type": "application/json"},
+            f"{self._url}{path}", data=data, method=method, headers=self._headers
         )
         try:
             with self._opener.open(request, timeout=timeout) as response:
@@ -85,7 +99,11 @@ class AdminClient:
         except Unreachable:
             raise
         except OSError as error:  # URLError is one, and a reset connection or a timeout as well
-            raise Unreachable(one_line(str(getattr(error, "reason", error)))) from error
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, ssl.SSLCertVerificationError):
+                told = f"its certificate is not accepted: {reason.verify_message}: name the file of its "
+                raise Unreachable(f"{told}authority as ssl.ca.location in --config FILE") from error
+            raise Unreachable(one_line(str(reason))) from error
         except Exception as error:  # http.client's, which share no base that would be an OSError
             raise Unreachable(one_line(repr(error))) from error
 
@@ -99,7 +117,7 @@ class AdminClient:
         try:
             answer = self.request("GET", "/health", timeout=timeout)
         except Unreachable as error:
-            return Health(f"no answer at http://{self.address}/health ({error})", does_its_part=False)
+            return Health(f"no answer at {self._url}/health ({error})", does_its_part=False)
         told = answer.body.get("problems") if isinstance(answer.body, Mapping) else None
         details = {str(each.get("reason")): _told(each) for each in told or () if isinstance(each, Mapping)}
         reasons = set(details)
@@ -134,8 +152,21 @@ def first_answer(
         problems.append(f"{address}: {answer.reasons}")
         if answer.status != 503:
             cure = "correct what was asked for" if answer.status < 500 else "see that node's log"
+            if answer.status == 401:
+                cure = "write sasl.username and sasl.password to the file of `strandline --config FILE`"
             break
     raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure)
+
+
+def _trusting(authority: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise CommandFailed(
+            f"{authority} cannot be read as certificates ({error.strerror or error})",
+            "correct ssl.ca.location",
+            MISUSED,
+        ) from None
 
 
 def _told(problem: Any) -> str:

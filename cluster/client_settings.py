@@ -39,6 +39,25 @@ CURRENT: Final[ContextVar[Mapping[str, str]]] = ContextVar("CURRENT", default={}
 """The settings of the command that runs, by librdkafka's names."""
 
 
+_OF_FOLDER: Final[ContextVar[bool]] = ContextVar("_OF_FOLDER", default=False)
+
+
+def given(settings: Mapping[str, str]) -> None:
+    """Take the settings of the file that the user named, none where there is none."""
+    CURRENT.set(settings)
+    _OF_FOLDER.set(False)
+
+
+def of_folder(path: Path | None) -> None:
+    """Take the settings of a local cluster, none for one without logins, where the user named no file."""
+    if CURRENT.get() and not _OF_FOLDER.get():
+        return
+    settings = {} if path is None else load(path)
+    settings.pop(BOOTSTRAP, None)
+    CURRENT.set(settings)
+    _OF_FOLDER.set(True)
+
+
 def load(path: Path) -> dict[str, str]:
     """Read a file of `name=value` lines; raises CommandFailed for what is missing, unknown or cannot be."""
     try:

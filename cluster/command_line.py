@@ -75,7 +75,7 @@ def whole(
     ] = None,
 ) -> None:
     """Take what holds for every command; `--version` alone is answered before this is imported."""
-    client_settings.CURRENT.set({} if config is None else client_settings.load(config))
+    client_settings.given({} if config is None else client_settings.load(config))
     if version:
         raise CommandFailed(
             "--version stands alone", "for more about versions: strandline version --json", MISUSED

@@ -78,13 +78,15 @@ class LocalCluster:
         choose_ports: PortChoice = usual_ports,
         storage: str | None = None,
         settings: Sequence[str] | None = None,
+        secure: bool = False,
         timeout: float = HEALTHY_SECONDS,
         progress: Progress = quiet,
     ) -> list[int]:
         """Make the cluster (3 nodes, the usual ports) or start what of it does not run; the nodes started.
 
         `settings` of None are those there are. Others replace them all, where no node runs. Everything is
-        checked before anything is written.
+        checked before anything is written. `secure` makes one whose ports all have TLS and logins; a cluster
+        stays what it was made as.
 
         Returns when all are healthy. When they are not within `timeout` seconds, or one dies, those that this
         call started are stopped again; unless nothing is wrong but the object store, and the cluster was
@@ -96,10 +98,11 @@ class LocalCluster:
         with new_folder(self.folder, DESCRIPTION):
             there = Description.load(self.folder)
             if there is None:
-                found = self._new(3 if nodes is None else nodes, choose_ports, storage, settings or ())
+                count = 3 if nodes is None else nodes
+                found = self._new(count, choose_ports, storage, settings or (), secure)
             else:
                 found = there
-                _check_same(found, nodes, storage)
+                _check_same(found, nodes, storage, secure)
                 wanted = found.settings if settings is None else tuple(settings)
             idle = [node for node in found.nodes.values() if node.pid is None]
             _check_ports(idle)
@@ -108,6 +111,7 @@ class LocalCluster:
                 found.create()
             elif wanted != found.settings or (storage or found.storage) != found.storage:
                 _reconfigure(found, storage or found.storage, wanted)
+            found.renew()
             for node in idle:
                 check_file(node.config, os.environ)
             try:
@@ -225,14 +229,19 @@ class LocalCluster:
         )
 
     def _new(
-        self, nodes: int, choose_ports: PortChoice, storage: str | None, settings: Sequence[str]
+        self,
+        nodes: int,
+        choose_ports: PortChoice,
+        storage: str | None,
+        settings: Sequence[str],
+        secure: bool,
     ) -> Description:
         if not 1 <= nodes <= _MOST_NODES:
             raise CommandFailed(
                 f"{nodes} nodes are not a cluster", f"ask for 1 to {_MOST_NODES}, best an odd number", MISUSED
             )
         ids = range(1, nodes + 1)
-        return Description.new(self.folder, choose_ports(ids), storage, settings)
+        return Description.new(self.folder, choose_ports(ids), storage, settings, secure=secure)
 
     def _spawn(self, found: Description, node: LocalNode) -> None:
         command = [*self._program, "--config", str(node.config)]
@@ -287,13 +296,15 @@ def _chosen(found: Description, nodes: Sequence[int]) -> list[LocalNode]:
     return [found.nodes[node] for node in dict.fromkeys(nodes or found.nodes)]
 
 
-def _check_same(found: Description, nodes: int | None, storage: str | None) -> None:
-    """Refuse a number of nodes or a storage that differs from the existing cluster's."""
+def _check_same(found: Description, nodes: int | None, storage: str | None, secure: bool) -> None:
+    """Refuse a number of nodes, a storage or security that differs from the existing cluster's."""
     differs = None
     if nodes is not None and nodes != len(found.nodes):
         differs = f"{len(found.nodes)} nodes"
     elif storage is not None and storage != found.storage and found.ready:
         differs = f"its objects in {found.storage}"
+    elif secure and not found.secure:
+        differs = "neither TLS nor logins"
     if differs is not None:
         raise CommandFailed(
             f"the cluster in {found.folder} has {differs}",

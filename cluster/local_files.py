@@ -17,15 +17,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from strandline.cluster import client_settings
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.local_security import USER, LocalSecurity
 from strandline.cluster.node_file import NodeFile, write_private
 from strandline.cluster.own_process import OwnProcess
 from strandline.cluster.ports import LOOPBACK, Ports
 
 DESCRIPTION: Final = "cluster.json"
-_FORMAT: Final = 2
-"""1 had the settings on the nodes' command lines instead of in their files."""
+_FORMAT: Final = 3
+"""2 had no `secure`; 1 had the settings on the nodes' command lines instead of in their files."""
 _SECRET_BYTES: Final = 32
+_SOME_CREDENTIAL: Final = f"SCRAM-SHA-256$4096:c2FsdA==${'A' * 43}=:{'A' * 43}="
+"""Of the right form, for a look at settings before anything is made."""
 
 
 @dataclass(slots=True)
@@ -36,6 +40,7 @@ class LocalNode:
     ports: Ports
     folder: Path
     process: OwnProcess | None = None
+    secure: bool = False
 
     @property
     def config(self) -> Path:
@@ -55,7 +60,7 @@ class LocalNode:
 
     @property
     def admin(self) -> str:
-        return f"{LOOPBACK}:{self.ports.admin}"
+        return f"{'https://' if self.secure else ''}{LOOPBACK}:{self.ports.admin}"
 
     @property
     def pid(self) -> int | None:
@@ -88,6 +93,8 @@ class Description:
     nodes: dict[int, LocalNode] = field(default_factory=dict)
     ready: bool = False
     """Whether it may ever have been healthy, and so have records; until then its storage may be another."""
+    secure: bool = False
+    """Whether all its ports have TLS and logins."""
 
     @property
     def bootstrap(self) -> str:
@@ -96,7 +103,13 @@ class Description:
 
     @classmethod
     def new(
-        cls, folder: Path, ports: dict[int, Ports], storage: str | None, settings: Sequence[str]
+        cls,
+        folder: Path,
+        ports: dict[int, Ports],
+        storage: str | None,
+        settings: Sequence[str],
+        *,
+        secure: bool = False,
     ) -> Description:
         """One for a cluster that does not exist yet; writes nothing."""
         made = cls(
@@ -104,8 +117,9 @@ class Description:
             cluster=f"local-{secrets.token_hex(4)}",
             storage=storage or str(folder / "objects"),
             settings=tuple(settings),
+            secure=secure,
         )
-        made.nodes = {node: LocalNode(node, each, folder) for node, each in ports.items()}
+        made.nodes = {node: LocalNode(node, each, folder, secure=secure) for node, each in ports.items()}
         return made
 
     @classmethod
@@ -114,7 +128,7 @@ class Description:
         path = folder / DESCRIPTION
         try:
             plain = json.loads(path.read_text())
-            if plain["format"] != _FORMAT:
+            if plain["format"] not in (2, _FORMAT):
                 raise ValueError(f"its format is {plain['format']}, this version reads {_FORMAT}")
             found = cls(
                 folder=folder,
@@ -122,9 +136,11 @@ class Description:
                 storage=str(plain["storage"]),
                 settings=tuple(str(setting) for setting in plain["settings"]),
                 ready=bool(plain["ready"]),
+                secure=bool(plain.get("secure", False)),
             )
             for each in plain["nodes"]:
                 node = LocalNode(int(each["id"]), Ports(each["kafka"], each["admin"], each["mesh"]), folder)
+                node.secure = found.secure
                 if each["process"] is not None:
                     node.process = OwnProcess.from_plain(each["process"])
                 found.nodes[node.node] = node
@@ -136,11 +152,22 @@ class Description:
                 "name another folder with --cluster, or look for the processes yourself and delete this one",
                 MISUSED,
             ) from error
+        found.log_in()
         return found
+
+    @property
+    def security(self) -> LocalSecurity:
+        """The files of a secure cluster."""
+        return LocalSecurity(self.folder)
+
+    def log_in(self) -> None:
+        """Have this program's clients log in at this cluster from now on, as its first user."""
+        client_settings.of_folder(self.security.client if self.secure else None)
 
     def check(self, settings: Sequence[str]) -> None:
         """CommandFailed unless every node would take these settings."""
-        for each in self._node_files(secrets.token_hex(_SECRET_BYTES)):
+        first_user = f"{USER}:{_SOME_CREDENTIAL}" if self.secure else ""
+        for each in self._node_files(secrets.token_hex(_SECRET_BYTES), first_user):
             each.check(settings, os.environ)
 
     def create(self) -> None:
@@ -150,21 +177,32 @@ class Description:
             node.data.mkdir(mode=0o700, exist_ok=True)
         if "://" not in self.storage:
             Path(self.storage).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._write(secrets.token_hex(_SECRET_BYTES))
+        first_user = ""
+        if self.secure:
+            self.security.make_authority()
+            self.renew()
+            first_user = self.security.make_user(self.bootstrap)
+        self._write(secrets.token_hex(_SECRET_BYTES), first_user)
+        self.log_in()
+
+    def renew(self) -> list[int]:
+        """Make certificates that are missing or end soon; the nodes that have another."""
+        return [node for node in self.nodes if self.security.renew(node)] if self.secure else []
 
     def configure(self, settings: Sequence[str]) -> None:
         """Rewrite the configurations and the description with these settings instead of the old."""
         self.settings = tuple(settings)
         path = next(iter(self.nodes.values())).config
         try:
-            secret = str(tomllib.loads(path.read_text())["cluster"]["secret"])
+            there = tomllib.loads(path.read_text())["cluster"]
+            secret, first_user = str(there["secret"]), str(there["first_user"]) if self.secure else ""
         except (OSError, ValueError, LookupError) as error:
             raise CommandFailed(
                 f"the cluster's secret cannot be read from {path} ({one_line(repr(error))})",
                 "bring the file back, or correct it",
                 MISUSED,
             ) from None
-        self._write(secret)
+        self._write(secret, first_user)
 
     def move(self, storage: str) -> None:
         """Start over with another storage: for a cluster that was never healthy. Call `configure` next."""
@@ -177,15 +215,24 @@ class Description:
         if "://" not in storage:
             Path(storage).mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    def _write(self, secret: str) -> None:
-        for each in self._node_files(secret):
+    def _write(self, secret: str, first_user: str) -> None:
+        for each in self._node_files(secret, first_user):
             write_private(self.nodes[each.node].config, each.text(self.settings))
         self.save()
 
-    def _node_files(self, secret: str) -> list[NodeFile]:
+    def _node_files(self, secret: str, first_user: str) -> list[NodeFile]:
         peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
         return [
-            NodeFile(node.node, node.data, node.ports, self.cluster, secret, peers, self.storage)
+            NodeFile(
+                node.node,
+                node.data,
+                node.ports,
+                self.cluster,
+                secret,
+                peers,
+                self.storage,
+                self.security.of_node(node.node, first_user) if self.secure else None,
+            )
             for node in self.nodes.values()
         ]
 
@@ -198,6 +245,7 @@ class Description:
             "storage": self.storage,
             "settings": list(self.settings),
             "ready": self.ready,
+            "secure": self.secure,
             "nodes": [
                 {
                     "id": node.node,

@@ -21,15 +21,43 @@ from strandline.cluster.ports import LOOPBACK, Ports
 
 _DECIDED: Final = {
     "node": ("id", "data"),
-    "cluster": ("id", "secret", "nodes"),
-    "mesh": ("host", "port"),
+    "cluster": ("id", "secret", "nodes", "first_user"),
+    "mesh": ("host", "port", "certificate", "key", "ca"),
     "kafka": ("port",),
-    "admin": ("port",),
+    "listeners": tuple(f"kafka.{key}" for key in ("port", "protocol", "certificate", "key", "nodes_ca")),
+    "admin": ("port", "certificate", "key", "logins"),
     "storage": ("url",),
 }
 """Differ from node to node, or are kept in cluster.json as well."""
 _OPTIONS: Final = "storage.options."
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSecurity:
+    """Settings of a node with TLS and logins on all ports; the files are PEM."""
+
+    certificate: str
+    key: str
+    authority: str
+    first_user: str
+    super_user: str
+
+    def sections(self, ports: Ports) -> dict[str, dict[str, Any]]:
+        """In place of, or beside, those of a node without them."""
+        own = {"certificate": self.certificate, "key": self.key}
+        return {
+            "listeners.kafka": {
+                "host": LOOPBACK,
+                "port": ports.kafka,
+                "protocol": "SASL_SSL",
+                **own,
+                "nodes_ca": self.authority,
+            },
+            "mesh": {**own, "ca": self.authority},
+            "admin": {"host": LOOPBACK, "port": ports.admin, **own, "logins": True},
+            "authorization": {"enabled": True, "super_users": [self.super_user]},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +71,7 @@ class NodeFile:
     secret: str
     peers: Sequence[str]
     storage: str
+    security: NodeSecurity | None = None
 
     def text(self, settings: Sequence[str] = ()) -> str:
         """TOML. `settings` are "section.key=value", and known to be good (`check`)."""
@@ -52,10 +81,14 @@ class NodeFile:
             "": {},
             "node": {"id": self.node, "data": str(self.data)},
             "cluster": {"id": self.cluster, "secret": self.secret, "nodes": list(self.peers)},
-            "kafka": {"host": LOOPBACK, "port": self.ports.kafka},
-            "admin": {"host": LOOPBACK, "port": self.ports.admin},
             "storage": {"url": self.storage},
         }
+        if self.security is None:
+            document["kafka"] = {"host": LOOPBACK, "port": self.ports.kafka}
+            document["admin"] = {"host": LOOPBACK, "port": self.ports.admin}
+        else:
+            document["cluster"]["first_user"] = self.security.first_user
+            document |= self.security.sections(self.ports)
         for setting in settings:
             key, _, text = setting.partition("=")
             section, _, name = key.strip().rpartition(".")

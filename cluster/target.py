@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from strandline.cluster.admin_client import HTTPS
 from strandline.cluster.client_settings import BOOTSTRAP, CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local_files import DESCRIPTION, Description
@@ -33,8 +34,9 @@ Admin = Annotated[
     str | None,
     typer.Option(
         "--admin",
-        metavar="HOST:PORT,...",
-        help=f"HTTP addresses of nodes. Without it: those of --cluster, of ./{DEFAULT_FOLDER}, "
+        metavar="[https://]HOST:PORT,...",
+        help="HTTP addresses of nodes; https:// for TLS, with the login of `strandline --config FILE`."
+        f" Without it: those of --cluster, of ./{DEFAULT_FOLDER}, "
         f"or {LOOPBACK}:{ADMIN}.",
     ),
 ]
@@ -77,6 +79,8 @@ def _addresses(option: str, given: str | None, usual: int) -> tuple[str, ...]:
     found = []
     for each in (given if given is not None else f"{LOOPBACK}:{usual}").split(","):
         address = re.sub(r"^(http|PLAINTEXT|plaintext)://", "", each.strip()).rstrip("/")
+        tls = HTTPS if option == "--admin" and address.startswith(HTTPS) else ""
+        address = address.removeprefix(HTTPS)
         host, colon, port = address.rpartition(":")
         if not colon or address.endswith("]") or (":" in host and not host.startswith("[")):
             name = address or "HOST"
@@ -90,7 +94,7 @@ def _addresses(option: str, given: str | None, usual: int) -> tuple[str, ...]:
                 f"write for example host:{usual}",
                 MISUSED,
             )
-        found.append(address)
+        found.append(tls + address)
     return tuple(found)
 
 

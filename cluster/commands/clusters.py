@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from strandline.cluster.admin_client import DEGRADED
+from strandline.cluster.client_settings import load
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
 from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster
+from strandline.cluster.local_files import Description
 from strandline.cluster.output import Json, escaped, plural, progress, show, table
 from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask
@@ -52,6 +54,13 @@ def up(
     no_settings: Annotated[
         bool, typer.Option("--no-settings", help="Remove all settings of earlier calls.")
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Make a cluster with TLS and logins on all ports, and show a client's settings.",
+        ),
+    ] = False,
     timeout: Timeout = HEALTHY_SECONDS,
     as_json: Json = False,
 ) -> None:
@@ -60,6 +69,7 @@ def up(
     \b
     Examples:
       strandline cluster up
+      strandline cluster up --secure
       strandline cluster up --nodes 5 --cluster /var/tmp/five --free-ports
       strandline cluster up --storage s3://bucket/prefix --set storage.options.region=eu-west-1
     """
@@ -72,6 +82,7 @@ def up(
             choose_ports=free_ports if free else usual_ports,
             storage=storage,
             settings=() if no_settings else settings,
+            secure=secure,
             timeout=timeout,
             progress=tell,
         )
@@ -91,9 +102,27 @@ def up(
             "bootstrap": found.bootstrap,
             "started": started,
             "nodes": [asdict(status) for status in local.status()],
+            "client_file": str(found.security.client) if found.secure else None,
         },
-        said,
+        "\n".join((said, *(_client(found) if secure else ()))),
     )
+
+
+def _client(found: Description) -> list[str]:
+    """Settings of a client to paste: librdkafka's, and Java's."""
+    client = found.security.client
+    same = load(client)
+    librdkafka = "\n".join(f"{name}={value}" for name, value in same.items())
+    return [
+        "",
+        "A client of librdkafka:",
+        librdkafka,
+        "",
+        f"A client in Java, and `--command-config` of Kafka's tools ({client}, which is yours alone):",
+        client.read_text().rstrip(),
+        "",
+        "Commands of strandline log in by themselves where they find the folder.",
+    ]
 
 
 @app.command()

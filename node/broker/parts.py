@@ -182,6 +182,7 @@ class NodeParts:
             config.cluster.id,
             lambda: draw_incarnation(self.wall_ms(), rng),
             config.cluster.epoch_seconds,
+            config.cluster.first_user,
             loop=loop,
             wall_ms=self.wall_ms,
         )

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from strandline.node.config import variables as config_variables
 from strandline.node.config.addresses import is_loopback, is_wildcard
 from strandline.node.config.authorization import AuthorizationSection
+from strandline.node.config.first_user import FirstUser, first_user
 from strandline.node.config.listeners import (
     LISTENER_READERS,
     SECTION,
@@ -30,7 +31,7 @@ from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
 
-READERS: Final = VALUE_READERS | PORT_READERS
+READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
 
 
 class ConfigError(ValueError):
@@ -57,6 +58,8 @@ class ClusterSection:
     """All nodes, which are the voters of the controller's group."""
     epoch_seconds: float = 10.0
     """Time between two advances of the cluster epoch."""
+    first_user: FirstUser | None = None
+    """A user that is made where there is none."""
     replace_lost_disks: bool = False
     """Whether a node that comes with an empty folder joins as new without `strandline node replace`."""
 

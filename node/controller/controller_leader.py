@@ -12,12 +12,14 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from strandline.node.config.first_user import FirstUser
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
+    AlterScramCredentials,
     Bootstrap,
     Command,
     FenceNode,
@@ -50,6 +52,7 @@ class ControllerLeader:
         cluster_id: str,
         incarnation: Callable[[], str],
         epoch_seconds: float,
+        first_user: FirstUser | None = None,
         *,
         loop: asyncio.AbstractEventLoop,
         wall_ms: Callable[[], int],
@@ -57,6 +60,7 @@ class ControllerLeader:
         self._cluster_id = cluster_id
         self._incarnation = incarnation
         self._epoch_seconds = epoch_seconds
+        self._first_user = first_user
         self._loop = loop
         self._wall_ms = wall_ms
         self._machine: Controller | None = None
@@ -108,6 +112,10 @@ class ControllerLeader:
                 # A disk that hangs, or a transfer that comes to nothing, refuses it without ending the term.
                 result = await self._propose(term, Bootstrap(self._cluster_id, self._incarnation()))
                 named = result is not None
+            if self._first_user is not None and not machine.credentials:
+                first = self._first_user
+                if await self._propose(term, AlterScramCredentials(first.name, (), (first.upsertion,))) == 1:
+                    log.info("there was no user: %s is made, as cluster.first_user says", first.name)
             # A period may be shorter than a tick.
             await asyncio.sleep(max(0.0, min(TICK_SECONDS, advance_at - self._loop.time())))
             last, now = now, self._loop.time()

@@ -26,7 +26,7 @@ class HandshakeOwner(Protocol):
     """The server of a TLS port."""
 
     def handshake_ended(self, client: str, failure: str | None) -> None:
-        """A handshake with this address is done, or has failed for this reason."""
+        """Take note of a handshake with this address, and of the reason why it failed, if it did."""
 
 
 class TlsListener:

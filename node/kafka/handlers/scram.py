@@ -149,11 +149,15 @@ def credential_of_views(mechanism: ScramMechanism, secret: bytes) -> ScramCreden
     return credential_of(mechanism, salted, seeming.salt, seeming.iterations)
 
 
+def salted(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """The salted password (RFC 5802); blocking, some milliseconds of processor time."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
 def is_password(mechanism: ScramMechanism, credential: ScramCredential, password: str) -> bool:
     """Whether a password is that of a credential; blocking, some milliseconds of processor time."""
     salt, iterations = credential.salt, credential.iterations
-    salted = hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
-    computed = credential_of(mechanism, salted, salt, iterations)
+    computed = credential_of(mechanism, salted(mechanism, password, salt, iterations), salt, iterations)
     return hmac.compare_digest(computed.stored_key, credential.stored_key)
 
 
