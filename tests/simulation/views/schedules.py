@@ -1,7 +1,7 @@
 """The dangerous schedules of views, S1 to S18 of the design and others that building showed.
 
-Each is one order of events. A schedule only chooses moments; the rules of `cluster.py` hold at every moment of
-it. Seeds draw what clients write, and how long each request takes.
+Each is one order of events. A schedule only chooses moments; the rules of `cluster.py` hold at every moment
+of it. Seeds draw what clients write, and how long each request takes.
 """
 
 from __future__ import annotations
