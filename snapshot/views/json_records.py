@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,10 @@ from strandline.statemachine.views.types import Type
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """DOUBLE values that JSON has no numbers for, as views write them."""
+MOST_NESTED: Final = 200
+"""Arrays and objects in each other. Where Python's reader gives up depends on what has called it, and another
+process could read what the first one has skipped; so few it always reads."""
+_BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 META: Final = ("_partition", "_offset", "_timestamp")
 
 
@@ -119,10 +124,24 @@ def _object(value: bytes) -> dict[str, Any]:
 
 
 def _json(text: str) -> Any:
+    if text.count("[") + text.count("{") > MOST_NESTED and _levels(text) > MOST_NESTED:
+        raise ValueError(f"it has more than {MOST_NESTED} arrays and objects in each other")
     try:
         return json.loads(text, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error}") from None
+
+
+def _levels(text: str) -> int:
+    """The most arrays and objects that are open at once."""
+    most = level = 0
+    for found in _BRACKET.finditer(text):
+        if found[0] in "[{":
+            level += 1
+            most = max(most, level)
+        elif found[0] in "]}":
+            level -= 1
+    return most
 
 
 def _no_constant(name: str) -> Any:

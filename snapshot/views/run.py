@@ -74,7 +74,7 @@ class Run:
     def bytes(self) -> int:
         """Bytes in memory, about."""
         arrays = (self.hashes, *self.sums, *(() if self.ties is None else (self.ties,)))
-        return sum(array.nbytes for array in arrays) + int(self.rows.estimated_size())
+        return int(sum(array.nbytes for array in arrays) + self.rows.estimated_size())
 
     def within(self, hash_range: HashRange) -> Run:
         """Give the part whose keys' hashes lie in a range, without copying it."""

@@ -84,7 +84,8 @@ async def test_a_version_that_runs_is_in_the_metrics_and_in_the_answer(tmp_path:
         assert states == {"live": 0, "filled": 1, "stopped": 0}
 
         # The lag is not known where an input has no replica here, nor before the process has said a word.
-        for status in ({"cut": {**cut, "elsewhere-0": 1}}, {"cut": {}}, {}):
+        unknown: list[dict[str, Any]] = [{"cut": {**cut, "elsewhere-0": 1}}, {"cut": {}}, {}]
+        for status in unknown:
             node.views.processes = [version_that_runs(status)]
             assert (await client.get(VIEWS))["running"][0]["lag"] is None
             found = samples((await client.ask("GET", "/metrics")).body.decode())
@@ -99,7 +100,8 @@ async def test_a_version_that_runs_is_in_the_metrics_and_in_the_answer(tmp_path:
 async def test_a_live_version_is_stopped_whichever_process_runs_it_by_then(tmp_path: Path) -> None:
     async with small_node(tmp_path) as (node, _, client):
         assert "no live version" in refused(await _stopped(client, apply=True), 409)
-        attempt = node.machine.view_programs["p"].next.attempt
+        [version] = node.machine.view_programs["p"].versions()
+        attempt = version.attempt
         for command in (StartViewWorker("p", attempt, False, 70), CutOverViews("p", attempt, 70, 0, "state")):
             assert isinstance(await node.controller.submit(command, 10.0), int)
         submit, begun = node.controller.submit, iter((60, 61))

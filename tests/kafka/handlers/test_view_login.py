@@ -233,7 +233,7 @@ def test_neither_entries_nor_settings_say_what_the_processes_may_do() -> None:
 
     def views(*question: Any) -> bool:
         asked.append(question)
-        return question[-1] == "mine"
+        return bool(question[-1] == "mine")
 
     denied = Acl(TOPIC, "*", PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.DENY)
     allowed = denied._replace(principal=VIEWS, permission=Permission.ALLOW)

@@ -122,7 +122,7 @@ def test_a_value_outside_its_type_is_a_bad_record(kind: Type, value: Any, why: s
         (b'{"a": NaN}', "NaN is not JSON"),
         (b'{"a": 1e999}', "is not a DOUBLE"),
         (b"\xff", "can't decode byte"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 100_000, "more than 200 arrays and objects in each other"),
     ],
 )
 def test_bytes_that_are_no_row_are_a_bad_record_or_skipped(value: bytes | None, why: str) -> None:
@@ -152,3 +152,27 @@ def test_a_key_that_is_no_primary_key_is_a_bad_record(key: Any, why: str) -> Non
 
 def test_nothing_is_no_rows() -> None:
     assert np.array_equal(RecordReader(source(("a", Type.INT)), None).rows([]).weights, np.empty(0, np.int64))
+
+
+def test_what_is_read_of_a_deep_value_does_not_depend_on_what_calls_the_reader() -> None:
+    def of(levels: int, calls: int) -> int:
+        if calls:
+            return of(levels, calls - 1)
+        reader = RecordReader(source(("a", Type.STRING), skip=True), None)
+        value = b'{"a":"x","deep":' + b"[" * levels + b"]" * levels + b"}"
+        return len(reader.rows([Record(0, 7, 1000, None, value)]).weights)
+
+    for levels, taken in (
+        (150, 1),
+        (199, 1),
+        (200, 0),
+        (700, 0),
+        (900, 0),
+        (960, 0),
+        (1000, 0),
+        (100_000, 0),
+    ):
+        assert {of(levels, calls) for calls in (0, 30, 60)} == {taken}, levels
+    wide = json.dumps({"a": "[{" * 500 + '"\\', "many": [[], {}] * 500}).encode()
+    reader = RecordReader(source(("a", Type.STRING)), None)
+    assert len(reader.rows([Record(0, 7, 1000, None, wide)]).weights) == 1, "no more than three are open"
