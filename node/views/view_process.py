@@ -35,6 +35,9 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 MOST_PAUSE_SECONDS: Final = 30.0
 """Between the end of a process and the next one; it doubles while they end soon."""
 SOON_SECONDS: Final = 30.0
+MOST_UNREAD: Final = 4 << 20
+"""Bytes that a process has not read. A row of a program has some 100 KiB at most, and changes with each pause
+and each process that begins, so one that hangs would fill the node's memory in the end."""
 
 
 Inputs = Sequence[tuple[str, bytes]]
@@ -124,6 +127,10 @@ class ViewProcess:
                 self.inputs = version.inputs
         told = framed(["program", known, self._topics(known)])
         if told != self._told and not process.stdin.is_closing():
+            if process.stdin.transport.get_write_buffer_size() > MOST_UNREAD:
+                log.warning("the process of %s does not read what it is told: it hangs", self._shown())
+                process.kill()
+                return
             self._told = told
             process.stdin.write(told)
 

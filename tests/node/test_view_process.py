@@ -12,6 +12,7 @@ import pytest
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.views import view_process
 from strandline.node.views.view_process import VersionName, ViewProcess
+from strandline.statemachine.controller.view_state import ViewProgram
 from tests.node.one_node import SECONDS
 
 FAILS = """
@@ -48,5 +49,36 @@ def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch:
             await one.close()
         assert one.starts >= 2
         assert one.failure == "no broker knows views"
+
+    asyncio.run(test())
+
+
+def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory() -> None:
+    async def test() -> None:
+        program = ViewProgram("p", 5, None, None, 0, 0, 0, None, "", "")
+        programs = {"p": program}
+        machine = SimpleNamespace(view_programs=programs, topic_by_id=lambda _: None)
+        one = ViewProcess(
+            VersionName("p", 5, 7, True),
+            StorePlace("memory:", {}, "owner"),
+            {"bootstrap.servers": "127.0.0.1:1"},
+            cast(Any, SimpleNamespace(machine=machine)),
+            cast(Any, None),
+            loop=asyncio.get_running_loop(),
+            command=(sys.executable, "-c", "import time; time.sleep(600)"),
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                while one.process_id is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            for number in range(200):
+                programs["p"] = program._replace(pauses=number, stopped="x" * 50_000)
+                one.tell()
+            async with asyncio.timeout(SECONDS):
+                while not one.failures:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            await one.close()
+        assert one.failure == "it ended with code -9"
 
     asyncio.run(test())
