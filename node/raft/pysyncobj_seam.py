@@ -151,7 +151,7 @@ class SeamedSyncObj(SyncObj):
         sets one: fifty attributes of each group's own took 3 kB. A group's collections are its own; the
         poller, the serializer and the queue, which no group uses, are shared.
         """
-        for name, kind in _construct(type(self)):
+        for name, kind in _construct(type(self)):  # type: ignore[arg-type]  # mypy means its objects
             setattr(self, name, kind())
         self._SyncObj__selfNode = Node(str(node_id))
         self.journal = journal

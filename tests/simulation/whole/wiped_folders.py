@@ -282,7 +282,7 @@ class WipedFolders:
         present = controller.replacement
         if present is None or (present.node, present.folder) != (report.node, report.folder):
             return set()
-        return present.leaving & set(report.groups)
+        return set(present.leaving).intersection(report.groups)
 
     def _check_left(self, group: int, node: int) -> None:
         """A removal that is reported is in the logs of a majority of the others; a log that cannot be seen
