@@ -65,8 +65,8 @@ def sql(
     form = "json" if as_json else form
     if form not in FORMATS:
         raise CommandFailed(f"--format is {form}", f"choose from {', '.join(FORMATS)}", MISUSED)
-    text = sys.stdin.read() if query in (None, "-") else query
-    text = (text or "").strip().removesuffix(";").strip()
+    text = _stdin() if query is None or query == "-" else query
+    text = text.strip().removesuffix(";").strip()
     if not text:
         raise CommandFailed("there is no query", "write one behind `strandline sql`, or on stdin", MISUSED)
     url, name = where(storage, cluster_id, cluster)
@@ -82,6 +82,15 @@ def sql(
             raise ReaderGone from None
     if more:
         warn(f"there are more rows than {most:,}; --max prints more of them")
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise CommandFailed(
+            f"stdin is no text ({error.reason})", "write the query in UTF-8", MISUSED
+        ) from None
 
 
 @contextmanager

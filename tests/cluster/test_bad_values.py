@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Iterator
 from functools import partial
@@ -82,6 +83,14 @@ def test_no_value_ends_in_a_stack_trace(
             assert done.err.startswith("strandline: "), (words, done)
             assert done.err.count("\n") == 1, (words, done.err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_that_is_no_text_is_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"select \xff"), "utf-8"))
+    done = strandline(capfd, monkeypatch, "sql")
+    assert done == (2, "", "strandline: stdin is no text (invalid start byte); write the query in UTF-8\n")
 
 
 def test_a_mistake_of_the_program_is_one_line_as_well(

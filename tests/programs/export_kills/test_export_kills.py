@@ -28,13 +28,13 @@ def test_a_file_too_many_or_too_few_is_seen(tmp_path: Path, monkeypatch: pytest.
     cluster, target = build_cluster(tmp_path / "objects", batches_a_round=2), tmp_path / "lake"
     read = parse({"url": cluster.url, "topic": ",".join(TOPICS)})
     Export(open_storage(cluster.url), read, open_target(str(target)), in_threads(1)).run()
-    there, lost, unknown = lost_and_more(cluster, target)
-    assert (there > 100, lost, unknown, doubled(target)) == (True, 0, 0, 0)
+    there, lost, unknown = lost_and_more(cluster, target, "parquet")
+    assert (there > 100, lost, unknown, doubled(target, "parquet")) == (True, 0, 0, 0)
     file = min(target.rglob("*.parquet"))
     file.with_name("again.parquet").write_bytes(file.read_bytes())
-    assert doubled(target) > 10
+    assert doubled(target, "parquet") > 10
     file.unlink()
     file.with_name("again.parquet").unlink()
-    assert lost_and_more(cluster, target)[1] > 10
+    assert lost_and_more(cluster, target, "parquet")[1] > 10
     cluster.partitions["visits", 0].records.pop()
-    assert lost_and_more(cluster, target)[2] == 1
+    assert lost_and_more(cluster, target, "parquet")[2] == 1
