@@ -5,9 +5,9 @@
 A cluster's storage is written by the real state machines, without nodes: three topics, both levels, and more
 records with a new checkpoint before each run. Exports run as processes of their own, now and then two at
 once. Each is killed with SIGKILL at a random moment after its first change of the target, unless it has
-ended. Between them a reader that goes by the files alone, or by the tables, looks for a record that is there twice. A last run
-is not killed. Then the files must have each record of the topics once, and `strandline export --check` must
-find nothing.
+ended. Between them a reader that goes by the files alone, or by the tables, looks for a record that is there
+twice. A last run is not killed. Then the files must have each record of the topics once, and
+`strandline export --check` must find nothing.
 """
 
 from __future__ import annotations
