@@ -28,6 +28,7 @@ from strandline.cluster.commands import (
     groups,
     node,
     produce,
+    quotas,
     sql,
     topics,
     transactions,
@@ -50,6 +51,7 @@ app.add_typer(transactions.app, name="transaction")
 app.add_typer(groups.app, name="group")
 app.add_typer(users.app, name="user")
 app.add_typer(acls.app, name="acl")
+app.add_typer(quotas.app, name="quota")
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(checkpoint.checkpoint)
