@@ -274,15 +274,15 @@ class WipedFolders:
             for group in self._counted(decoded):
                 self._check_left(group, decoded.node)
 
-    def _counted(self, report: ReplicasLeft) -> set[int]:
+    def _counted(self, report: ReplicasLeft) -> frozenset[int]:
         """The groups that a report changes something for. A report that comes twice, the second time when the
         new folder is a member already, changes nothing."""
         controller = self._ledger.objects.controller()
         assert controller is not None
         present = controller.replacement
         if present is None or (present.node, present.folder) != (report.node, report.folder):
-            return set()
-        return set(present.leaving).intersection(report.groups)
+            return frozenset()
+        return present.leaving & set(report.groups)
 
     def _check_left(self, group: int, node: int) -> None:
         """A removal that is reported is in the logs of a majority of the others; a log that cannot be seen

@@ -10,6 +10,7 @@ from strandline.node.compaction import (
     compaction_upkeep,
     distribution,
     log_problems,
+    pace,
     publisher,
     removal_leader,
     reports,
@@ -302,7 +303,8 @@ def compacts_often() -> AbstractContextManager[None]:
     """Periods of compaction, shortened as those of `paced` are."""
     periods = (
         (compaction_upkeep, "LOOK_SECONDS", 0.1),
-        (compaction_upkeep, "MAX_PAUSE_SECONDS", 0.2),
+        (compaction_upkeep, "AGAIN_SECONDS", 0.2),
+        (pace, "MAX_REST_SECONDS", 0.2),
         (reports, "LOOK_SECONDS", 0.1),
         (reports, "TELL_ALL_SECONDS", 1.0),
         (removal_leader, "LOOK_SECONDS", 0.1),
