@@ -103,8 +103,8 @@ _CONF = SyncObjConf(autoTick=False, appendEntriesUseBatch=True, dynamicMembershi
 
 
 @cache
-def _construct(cls: type[SyncObj]) -> tuple[tuple[str, type], ...]:
-    """Give a class what a SyncObj's constructor gives an object, all but the empty collections.
+def _construct() -> tuple[tuple[str, type], ...]:
+    """Give the class below what a SyncObj's constructor gives an object, all but the empty collections.
 
     Returns their names and types: each object has its own.
     """
@@ -113,7 +113,7 @@ def _construct(cls: type[SyncObj]) -> tuple[tuple[str, type], ...]:
         name: type(value) for name, value in made.items() if type(value) in (dict, list, set) and not value
     }
     for name in made.keys() - collections.keys():
-        setattr(cls, name, made[name])
+        setattr(SeamedSyncObj, name, made[name])
     return tuple(collections.items())
 
 
@@ -151,7 +151,7 @@ class SeamedSyncObj(SyncObj):
         sets one: fifty attributes of each group's own took 3 kB. A group's collections are its own; the
         poller, the serializer and the queue, which no group uses, are shared.
         """
-        for name, kind in _construct(type(self)):  # type: ignore[arg-type]  # mypy means its objects
+        for name, kind in _construct():
             setattr(self, name, kind())
         self._SyncObj__selfNode = Node(str(node_id))
         self.journal = journal
