@@ -21,7 +21,7 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.compaction.history import Bounds, Copies
-from tests.simulation.whole.compaction.removal_watch import RemovalWatch
+from tests.simulation.whole.compaction.removal_watch import RemovalWatch, has_policy
 from tests.simulation.whole.compaction.settings import Settings
 from tests.simulation.whole.compaction.words import NO_ENDS, Said, Words
 from tests.simulation.whole.objects import Place
@@ -45,7 +45,7 @@ class LogWatch:
     _resets: dict[tuple[int, int], int] = field(default_factory=dict)
     """By node and boot: logs that were made anew for another reason than that there was none."""
     _named: set[tuple[Any, ...]] = field(default_factory=set)
-    """What leaders of compacted topics were about to publish, by `_key`."""
+    """What leaders were about to publish of topics that are compacted by their state, by `_key`."""
 
     def __post_init__(self) -> None:
         world = self.cluster.world
@@ -140,7 +140,7 @@ class LogWatch:
         name = namer.name
 
         async def named(replica: Any, term: int, command: Any, objects: Any) -> Any:
-            if isinstance(command, ReplaceLevelOne) and self.settings.had(replica.topic_id, "compact"):
+            if isinstance(command, ReplaceLevelOne) and has_policy(broker, replica.topic_id, "compact"):
                 _, old, new, *ends = command.fields()
                 self._named.add(_key(replica.topic_id, replica.number, old, new, ends))
             return await name(replica, term, command, objects)
