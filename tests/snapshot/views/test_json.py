@@ -123,6 +123,11 @@ def test_a_value_outside_its_type_is_a_bad_record(kind: Type, value: Any, why: s
         (b'{"a": 1e999}', "is not a DOUBLE"),
         (b"\xff", "can't decode byte"),
         (b"[" * 100_000, "more than 200 arrays and objects in each other"),
+        pytest.param(
+            b"[" * 201 + b'"' + b'\\"' * 500_000,
+            "more than 200 arrays and objects in each other",
+            id="a long string without an end",
+        ),
     ],
 )
 def test_bytes_that_are_no_row_are_a_bad_record_or_skipped(value: bytes | None, why: str) -> None:
