@@ -17,17 +17,20 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.passwords import Credentials, credential_of_user, is_users_password
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.runtime.line_bound import LineBound
 from strandline.statemachine.controller.acl import CLUSTER_NAME, Operation, ResourceType
-from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential
+from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
 
 log = logging.getLogger(__name__)
 
 MAX_CHECKS: Final = 2
 """Comparisons at a time, each some milliseconds of a processor: strangers may ask for any number."""
+MAX_WAITING: Final = 16
+"""Logins that are compared or wait for it: some tenths of a second of work at the most iterations."""
 MAX_PASSWORD: Final = 1024
 MAX_REMEMBERED: Final = 1000
 _READING: Final = frozenset(("GET", "HEAD"))
@@ -52,8 +55,16 @@ class Logins:
         secret: bytes,
         *,
         loop: asyncio.AbstractEventLoop,
+        first_user: FirstUser | None = None,
     ) -> None:
-        """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's."""
+        """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's.
+
+        `first_user` may log in as long as there are no credentials: a node that has not caught up with the
+        controller has none, and an operator must be able to ask it why.
+        """
+        self._first: Credentials = (
+            {} if first_user is None else {(first_user.name, ScramMechanism.SHA_256): first_user.credential}
+        )
         self._credentials = credentials
         self._authorizer = authorizer
         self._secret = secret
@@ -61,6 +72,7 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._right: dict[bytes, ScramCredential] = {}
         """By a digest of a user and a password that were right: the credential that said so."""
+        self._waiting = 0
         self._checks = asyncio.Semaphore(MAX_CHECKS)
         self._lines = LineBound(loop.time())
 
@@ -74,7 +86,20 @@ class Logins:
         if not given:
             return Denied(HTTPStatus.UNAUTHORIZED, "log in with a user and its password", dict(_CHALLENGE))
         user, password = _decoded(given[0]) if len(given) == 1 else ("", "")
-        if not await self._is_right(user, password):
+        if not self._users():
+            return _unavailable(
+                "this node does not know the users yet: wait until it has caught up with the controller, ask "
+                "another node, or set cluster.first_user in its file"
+            )
+        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
+        known = self._right.get(digest)
+        if known is not None and known == credential_of_user(self._users(), user)[1]:
+            right = True
+        elif self._waiting >= MAX_WAITING:
+            return _unavailable(f"{MAX_WAITING} logins are being compared: try again later")
+        else:
+            right = await self._is_right(user, password, digest)
+        if not right:
             await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
             self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
             return Denied(
@@ -95,26 +120,36 @@ class Logins:
             {},
         )
 
-    async def _is_right(self, user: str, password: str) -> bool:
+    def _users(self) -> Credentials:
+        return self._credentials() or self._first
+
+    async def _is_right(self, user: str, password: str, digest: bytes) -> bool:
         if not user or not password or len(user) > MAX_NAME or len(password) > MAX_PASSWORD:
             return False
-        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
-        _, credential = credential_of_user(self._credentials(), user)
-        if credential is not None and self._right.get(digest) == credential:
-            return True
-        async with self._checks:
-            known = self._credentials()
-            right = await is_users_password(known, user, password, self._secret, loop=self._loop)
-        if right:
-            if len(self._right) >= MAX_REMEMBERED:
-                self._right.clear()
-            self._right[digest] = known[user, credential_of_user(known, user)[0]]
-        return right
+        self._waiting += 1
+        try:
+            async with self._checks:
+                found = credential_of_user(self._users(), user)
+                right = await is_users_password(found, user, password, self._secret, loop=self._loop)
+        finally:
+            self._waiting -= 1
+        # The controller may have changed or deleted it meanwhile.
+        credential = found[1]
+        if not right or credential is None or credential != credential_of_user(self._users(), user)[1]:
+            return False
+        if len(self._right) >= MAX_REMEMBERED:
+            self._right.clear()
+        self._right[digest] = credential
+        return True
 
     def _note(self, text: str) -> None:
         left_out = self._lines.take(self._loop.time())
         if left_out is not None:
             log.info("%s%s", text, f" ({left_out} such lines were left out)" if left_out else "")
+
+
+def _unavailable(why: str) -> Denied:
+    return Denied(HTTPStatus.SERVICE_UNAVAILABLE, why, {"Retry-After": "1"})
 
 
 def _decoded(value: bytes) -> tuple[str, str]:

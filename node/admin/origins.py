@@ -38,7 +38,7 @@ class Origins:
                 f"the Host header says {host[:80]!r}, which is not known as a name of this node: ask it by "
                 "its address, or add the name to admin.hosts"
             )
-        if origin is not None and urlsplit(origin).netloc.lower() != (host or "").lower():
+        if origin is not None and not _is_of(origin, host or ""):
             return HTTPStatus.FORBIDDEN, (
                 f"a page of {origin[:80]!r} in a browser asked, and this node answers only its own pages: "
                 "use curl, or the command strandline"
@@ -58,3 +58,10 @@ class Origins:
         except ValueError:
             return False
         return True
+
+
+def _is_of(origin: str, host: str) -> bool:
+    try:
+        return urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:  # of what is no URL
+        return False

@@ -30,6 +30,7 @@ from strandline.node.admin.loop_lag import LoopLag
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.origins import Origins
 from strandline.node.admin.source import AdminSource
+from strandline.node.config.first_user import FirstUser
 from strandline.node.runtime.line_bound import LineBound
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
 from strandline.node.tls.listener import TlsListener
@@ -50,8 +51,8 @@ class AdminServer:
     """Serves one node's HTTP API, from `start` to `stop`; `bind` first to know the port before.
 
     Requests that come between `bind` and `start` wait. `names` are those under which it may be asked, beside
-    `host` and all addresses. With the cluster's `secret` each request needs a login. `lag` measures the loop
-    while it serves.
+    `host` and all addresses. With the cluster's `secret` each request needs a login, of `first_user` while
+    the node knows no users. `lag` measures the loop while it serves.
     """
 
     lag: LoopLag
@@ -65,6 +66,7 @@ class AdminServer:
         *,
         tls: TlsSettings | None = None,
         secret: bytes | None = None,
+        first_user: FirstUser | None = None,
     ) -> None:
         self.port = port
         """The port it listens on; after `bind` never 0."""
@@ -74,6 +76,7 @@ class AdminServer:
         self._socket: socket.socket | None = None
         self._tls = tls
         self._secret = secret
+        self._first_user = first_user
         self._keeper: TlsKeeper | None = None
         self._listener: asyncio.Server | TlsListener | None = None
         self._state = ServerState()
@@ -112,8 +115,9 @@ class AdminServer:
         if self._secret is not None:
             controller, broker = self._broker.controller, self._broker
             logins = Logins(
-                lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret, loop=loop
-            )
+                lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret,
+                loop=loop, first_user=self._first_user,
+            )  # fmt: skip
         guard = Guard(api.app(), SECONDS, answered, self._origins, logins)
         config = Config(
             guard,

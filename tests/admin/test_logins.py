@@ -7,6 +7,7 @@ import base64
 import json
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from strandline.node.admin import logins as logins_module
 from strandline.node.admin.http import MAX_CONNECTIONS
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
+from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers import passwords, scram
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
@@ -25,7 +27,7 @@ from strandline.node.kafka.handlers.scram import credential_of
 from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_commands import AlterScramCredentials
-from strandline.statemachine.controller.scram_credentials import ScramMechanism
+from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
 from tests.admin.small_node import SmallNode, parsed
 from tests.kafka.handlers.scram_client import salted_password
 from tests.kafka.wire.certificates import Authority
@@ -139,6 +141,7 @@ async def test_a_wrong_password_takes_its_time_and_right_ones_are_compared_once(
         await http.user("alice", "another")
         assert (await http.ask("/api/topics", "alice:wonderland")).status == 401
         assert (await http.ask("/api/topics", "alice:another")).status == 200
+        await http.user("bob", "wonderland")
         await http.node.command(AlterScramCredentials("alice", [ScramMechanism.SHA_256], []))
         assert (await http.ask("/api/topics", "alice:another")).status == 401
 
@@ -155,6 +158,86 @@ async def test_what_is_remembered_has_a_bound(tmp_path: Path, monkeypatch: pytes
             given = b"Basic " + base64.b64encode(f"user{number}:password".encode())
             assert await login.denied("GET", [(b"authorization", given)], "127.0.0.1") is None
             assert len(login._right) <= 2
+
+
+def credential(password: str) -> ScramCredential:
+    salted = salted_password(password, b"0123456789", 4096, "sha256")
+    return credential_of(ScramMechanism.SHA_256, salted, b"0123456789", 4096)
+
+
+async def status(logins: logins_module.Logins, login: str) -> int:
+    """Of the answer: 200 where the request is let in."""
+    given = b"Basic " + base64.b64encode(login.encode())
+    denied = await logins.denied("GET", [(b"authorization", given)], "127.0.0.1")
+    return 200 if denied is None else denied.status
+
+
+ALICE = ("alice", ScramMechanism.SHA_256)
+
+
+@pytest.mark.parametrize("after", [None, "another"])
+@on_loop
+async def test_a_credential_that_goes_during_the_comparison_lets_no_request_in(
+    monkeypatch: pytest.MonkeyPatch, after: str | None
+) -> None:
+    known: dict[tuple[str, int], ScramCredential] = {ALICE: credential("wonderland")}
+    compare = scram.is_password
+
+    def is_password(*given: Any) -> bool:
+        right = compare(*given)
+        del known[ALICE]
+        known["bob", ScramMechanism.SHA_256] = credential("x")
+        if after is not None:
+            known[ALICE] = credential(after)
+        return right
+
+    logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=asyncio.get_running_loop())
+    monkeypatch.setattr(passwords, "is_password", is_password)
+    assert await status(logins, "alice:wonderland") == 401
+    monkeypatch.setattr(passwords, "is_password", compare)
+    assert await status(logins, "alice:wonderland") == 401, "nothing is remembered"
+    assert await status(logins, f"alice:{after}") == (401 if after is None else 200)
+
+
+@on_loop
+async def test_a_node_without_users_takes_the_first_user_of_its_file() -> None:
+    known: dict[tuple[str, int], ScramCredential] = {}
+    loop = asyncio.get_running_loop()
+    first = FirstUser("alice", credential("wonderland"))
+    logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=loop, first_user=first)
+    assert await status(logins, "alice:wonderland") == 200
+    assert await status(logins, "alice:wrong") == 401
+    known[ALICE] = credential("another")
+    assert await status(logins, "alice:wonderland") == 401
+    known.clear()
+    logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=loop)
+    assert await status(logins, "alice:wonderland") == 503
+    given = b"Basic " + base64.b64encode(b"alice:wonderland")
+    denied = await logins.denied("GET", [(b"authorization", given)], "127.0.0.1")
+    assert denied is not None
+    assert denied.why.startswith("this node does not know the users yet: ")
+    assert denied.headers == {"Retry-After": "1"}
+
+
+@on_loop
+async def test_logins_that_wait_have_a_bound_and_those_remembered_do_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: dict[tuple[str, int], ScramCredential] = {ALICE: credential("wonderland")}
+    logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=asyncio.get_running_loop())
+    assert await status(logins, "alice:wonderland") == 200
+    gate = threading.Event()
+    monkeypatch.setattr(passwords, "is_password", lambda *_: gate.wait(10) and False)
+    waiting = [asyncio.create_task(status(logins, f"alice:{n}")) for n in range(logins_module.MAX_WAITING)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(5):
+            assert await status(logins, "bob:x") == 503
+            assert await status(logins, "alice:wonderland") == 200
+    finally:
+        gate.set()
+    assert set(await asyncio.gather(*waiting)) == {401}
+    assert await status(logins, "bob:x") == 401
 
 
 @on_loop

@@ -48,7 +48,14 @@ def test_any_other_name_is_not(host: str) -> None:
 
 def test_a_page_of_another_origin_is_refused_and_one_of_this_node_is_not() -> None:
     assert judged("127.0.0.1:9644", "http://127.0.0.1:9644") is None
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:8080", "http://localhost:9644", ""):
+    for origin in (
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:8080",
+        "http://localhost:9644",
+        "",
+        "http://[",
+    ):
         assert judged("127.0.0.1:9644", origin) == 403
 
 

@@ -25,10 +25,18 @@ def credential_of_user(credentials: Credentials, user: str) -> tuple[ScramMechan
 
 
 async def is_users_password(
-    credentials: Credentials, user: str, password: str, secret: bytes, *, loop: asyncio.AbstractEventLoop
+    found: tuple[ScramMechanism, ScramCredential | None],
+    user: str,
+    password: str,
+    secret: bytes,
+    *,
+    loop: asyncio.AbstractEventLoop,
 ) -> bool:
-    """Whether a user has this password; takes as long for an unknown one, whose credential `secret` gives."""
-    mechanism, credential = credential_of_user(credentials, user)
+    """Whether a user has this password, by what `credential_of_user` found when the caller asked it.
+
+    It takes as long for an unknown user, whose credential `secret` gives.
+    """
+    mechanism, credential = found
     compared = credential or stranger(mechanism, user, secret)
     right = await loop.run_in_executor(None, is_password, mechanism, compared, password)
     return right and credential is not None

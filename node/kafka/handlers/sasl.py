@@ -15,7 +15,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.passwords import is_users_password
+from strandline.node.kafka.handlers.passwords import credential_of_user, is_users_password
 from strandline.node.kafka.handlers.scram import (
     BY_NAME,
     ScramExchange,
@@ -124,6 +124,7 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
     if not user or not password or authzid not in ("", user):
         raise ScramFailed(f"user {user!r} gives no password, or asks to act as another user")
     known, secret = context.controller.machine.credentials, context.config.cluster.secret.encode()
-    if not await is_users_password(known, user, password, secret, loop=context.loop):
+    found = credential_of_user(known, user)
+    if not await is_users_password(found, user, password, secret, loop=context.loop):
         raise ScramFailed(f"user {user!r} is unknown, or its password is wrong")
     return user
