@@ -71,8 +71,9 @@ class AdminClient:
         self.address = address
         self._url = address if address.startswith(HTTPS) else f"http://{address}"
         self._headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        # Never by way of a proxy: these are addresses of this machine or of this network.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        # Never by way of a proxy: these are addresses of this machine or of this network. A node redirects
+        # no request, and another server must not be passed the login by one that does.
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), _NoRedirects()]
         if address.startswith(HTTPS):
             settings = CURRENT.get()
             handlers.append(urllib.request.HTTPSHandler(context=_trusting(settings.get("ssl.ca.location"))))
@@ -156,6 +157,14 @@ def first_answer(
                 cure = "write sasl.username and sasl.password to the file of `strandline --config FILE`"
             break
     raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect what it is: an answer that is not good."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+        return
 
 
 def _trusting(authority: str | None) -> ssl.SSLContext:

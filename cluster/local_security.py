@@ -61,9 +61,10 @@ class LocalSecurity:
         write_private(self.authority, _text(made))
 
     def renew(self, node: int) -> bool:
-        """Make a node's certificate where it is missing or ends soon; whether that was done.
+        """Make a node's certificate where it is missing, damaged, ends soon, or is not the authority's.
 
-        A node that runs takes it by itself. Raises CommandFailed without the authority's key.
+        Gives whether that was done. A node that runs takes it by itself. Raises CommandFailed where files
+        cannot be read or written, the authority's among them.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
@@ -71,12 +72,8 @@ class LocalSecurity:
         from cryptography.x509.oid import ExtendedKeyUsageOID
 
         place = self._folder / f"node-{node}.pem"
-        soon = datetime.datetime.now(datetime.UTC) + _RENEW_DAYS * _DAY
-        try:
-            if x509.load_pem_x509_certificate(place.read_bytes()).not_valid_after_utc > soon:
-                return False
-        except FileNotFoundError:
-            pass
+        if self._has_certificate(place):
+            return False
         try:
             authority = x509.load_pem_x509_certificate(self.authority.read_bytes())
             signing = serialization.load_pem_private_key(self._authority_key.read_bytes(), None)
@@ -99,9 +96,39 @@ class LocalSecurity:
             .add_extension(issuer, critical=False)
             .sign(signing, hashes.SHA256())
         )
-        # A node that looks between the two writes keeps what it has, and looks again.
-        write_private(place.with_suffix(".key"), _key_text(key))
-        write_private(place, _text(made))
+        try:
+            # A node that looks between the two writes keeps what it has, and looks again.
+            write_private(place.with_suffix(".key"), _key_text(key))
+            write_private(place, _text(made))
+        except OSError as error:
+            raise CommandFailed(
+                f"{place} cannot be written ({error.strerror or error})", "let this user write it", MISUSED
+            ) from None
+        return True
+
+    def _has_certificate(self, place: Path) -> bool:
+        """Whether a node can go on with what it has; an `up` that was interrupted may have left anything."""
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+
+        soon = datetime.datetime.now(datetime.UTC) + _RENEW_DAYS * _DAY
+        try:
+            certificate = x509.load_pem_x509_certificate(place.read_bytes())
+            if certificate.not_valid_after_utc <= soon or not place.with_suffix(".key").exists():
+                return False
+            authority = self.authority.read_bytes()
+        except (FileNotFoundError, ValueError):
+            return False
+        except OSError as error:
+            raise CommandFailed(
+                f"{error.filename} cannot be read ({error.strerror or error})",
+                "let this user read it",
+                MISUSED,
+            ) from None
+        try:
+            certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
+        except (ValueError, TypeError, InvalidSignature):
+            return False
         return True
 
     def make_user(self, bootstrap: str) -> str:

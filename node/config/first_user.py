@@ -11,11 +11,18 @@ import re
 from typing import Any, Final, NamedTuple
 
 from strandline.node.config.values import some_text
-from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
+from strandline.statemachine.controller.scram_credentials import (
+    MAX_ITERATIONS,
+    MAX_NAME,
+    MAX_SALT,
+    MIN_ITERATIONS,
+    ScramCredential,
+    ScramMechanism,
+)
 
 _TEXT: Final = re.compile(
-    r"(?P<name>[^:$]{1,256}):SCRAM-SHA-256\$(?P<iterations>\d{4,5}):(?P<salt>[\w+/=]+)\$(?P<stored>[\w+/]{43}=)"
-    r":(?P<server>[\w+/]{43}=)"
+    r"(?P<name>[^:$]+):SCRAM-SHA-256\$(?P<iterations>[0-9]{4,5}):(?P<salt>[A-Za-z0-9+/=]+)"
+    r"\$(?P<stored>[A-Za-z0-9+/]{43}=):(?P<server>[A-Za-z0-9+/]{43}=)"
 )
 
 
@@ -40,9 +47,15 @@ class FirstUser(NamedTuple):
 
 
 def first_user(value: Any) -> FirstUser:
-    """Read the setting. What is wrong with it is told without it."""
+    """Read the setting; ValueError for what the controller would refuse. It is told without the setting."""
     found = _TEXT.fullmatch(some_text(value))
     if found is None:
         raise ValueError("it is not like NAME:SCRAM-SHA-256$4096:SALT$STORED_KEY:SERVER_KEY, all in base64")
-    parts = (base64.b64decode(found[part]) for part in ("salt", "stored", "server"))
-    return FirstUser(found["name"], ScramCredential(int(found["iterations"]), *parts))
+    if len(found["name"]) > MAX_NAME:
+        raise ValueError(f"its name has {len(found['name'])} characters: give it at most {MAX_NAME}")
+    if not MIN_ITERATIONS <= int(found["iterations"]) <= MAX_ITERATIONS:
+        raise ValueError(f"its iterations are not {MIN_ITERATIONS} to {MAX_ITERATIONS}: compute it again")
+    salt, stored, server = (base64.b64decode(found[part]) for part in ("salt", "stored", "server"))
+    if not 1 <= len(salt) <= MAX_SALT:
+        raise ValueError(f"its salt has {len(salt)} bytes: give it 1 to {MAX_SALT}")
+    return FirstUser(found["name"], ScramCredential(int(found["iterations"]), salt, stored, server))

@@ -83,6 +83,15 @@ def test_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         assert AdminClient(address).health() is None
 
 
+def test_no_redirect_is_followed() -> None:
+    with answering(http(200, b"{}")) as (other, asked):
+        told = b"HTTP/1.1 302 X\r\nLocation: http://%s/\r\nContent-Length: 0\r\n\r\n" % other.encode()
+        with answering(told) as (address, _):
+            assert AdminClient(address).request("GET", "/x").status == 302
+        assert not asked
+        AdminClient(other).request("GET", "/x")
+
+
 def test_nobody_there() -> None:
     address = nobody()
     assert AdminClient(address).health() == (

@@ -132,6 +132,23 @@ def test_a_certificate_that_ends_soon_is_made_again_and_no_other(
         made.renew()
 
 
+def test_a_certificate_that_an_interrupted_up_left_is_made_again(made: Description) -> None:
+    place, key = made.folder / "node-1.pem", made.folder / "node-1.key"
+    key.unlink()
+    assert made.renew() == [1]
+    for damage in (b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        place.write_bytes(damage)
+        assert made.renew() == [1]
+    made.security.make_authority()
+    assert made.renew() == [1, 2], "another authority signed them"
+    assert made.renew() == []
+    load_tls(load(str(made.nodes[1].config), {}, []).mesh.tls)  # type: ignore[arg-type]
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(CommandFailed, match=r"node-1.pem cannot be read \(Is a directory\)"):
+        made.renew()
+
+
 def test_a_file_that_the_user_named_is_not_replaced(made: Description) -> None:
     client_settings._OF_FOLDER.set(False)
     CURRENT.set({"sasl.username": "alice"})
@@ -177,6 +194,23 @@ def test_a_port_of_another_authority_is_told_with_a_cure(made: Description, tmp_
 def test_a_first_user_that_cannot_be_is_told_without_it(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not like NAME:SCRAM-SHA-256\$4096|empty"):
         first_user(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "iterations", "salt", "told"),
+    [
+        ("a" * 256, "4096", "AAAA", "name has 256"), ("a", "20000", "AAAA", "iterations are not 4096"),
+        ("a", "0000", "AAAA", "iterations are not 4096"), ("a", "٤٠٩٦", "AAAA", "is not like"),
+        ("a", "4096", "ÄÄÄÄ", "is not like"), ("a", "4096", "AAAA" * 342, "salt has 1026"),
+        ("a", "4096", "====", "salt has 0|padding"),
+    ],
+)  # fmt: skip
+def test_a_first_user_that_the_controller_would_refuse(
+    name: str, iterations: str, salt: str, told: str
+) -> None:
+    key = "A" * 43 + "="
+    with pytest.raises(ValueError, match=told):
+        first_user(f"{name}:SCRAM-SHA-256${iterations}:{salt}${key}:{key}")
 
 
 def test_a_first_user_reads_as_it_was_written(made: Description) -> None:
