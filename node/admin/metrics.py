@@ -104,8 +104,8 @@ class Metrics:
             page.add("strandline_event_loop_held_longest_seconds", seconds, label("part", part))
         for code, count in sorted(self._answered.items()):
             page.add("strandline_http_requests_total", count, label("code", code))
-        if self._tls is not None:
-            page.add("strandline_http_certificate_end_seconds", self._tls.not_after)
+        if self._tls is not None and (end := self._tls.not_after) is not None:
+            page.add("strandline_http_certificate_end_seconds", end)
 
     def _kafka(self, page: Page) -> None:
         kafka = self._source.kafka

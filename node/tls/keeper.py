@@ -211,10 +211,9 @@ class TlsKeeper:
         return self._loaded.dialling
 
     @property
-    def not_after(self) -> float:
-        """Unix time at which the certificate ends that the other side is shown."""
-        assert self._loaded is not None, "it was opened"
-        return self._loaded.not_after
+    def not_after(self) -> float | None:
+        """Unix time at which the certificate ends that the other side is shown; None until it was opened."""
+        return None if self._loaded is None else self._loaded.not_after
 
     def open(self) -> None:
         """Read the files, and watch them from now on; blocking. Raises TlsFilesError."""
@@ -245,6 +244,9 @@ class TlsKeeper:
             except (OSError, TlsFilesError) as error:
                 self._fail(str(error))
                 continue
+            except Exception as error:  # the watching goes on, or a new certificate is never read
+                self._fail(repr(error))
+                continue
             self._failure = ""
             if changed is not None:
                 self._seen, loaded = changed
@@ -266,7 +268,7 @@ class TlsKeeper:
 
     def _warn(self) -> None:
         """Say once a day that the certificate ends soon, or has ended."""
-        left = self.not_after - self._wall()
+        left = self._left()
         if left > WARN_DAYS * _DAY:
             return
         if self._warned is not None and self._loop.time() - self._warned < WARN_AGAIN_SECONDS:
@@ -281,6 +283,10 @@ class TlsKeeper:
             self.settings.certificate,
         )
 
+    def _left(self) -> float:
+        assert self._loaded is not None, "it was opened"
+        return self._loaded.not_after - self._wall()
+
     def _end(self) -> str:
-        days = (self.not_after - self._wall()) / _DAY
+        days = self._left() / _DAY
         return f"its certificate ends in {days:.0f} days" if days > 0 else "its certificate has expired"

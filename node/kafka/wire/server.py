@@ -93,7 +93,8 @@ class KafkaServer:
     @property
     def certificates(self) -> dict[str, float]:
         """Unix time at which the certificate of each TLS listener ends."""
-        return {name: keeper.not_after for name, keeper in self._keepers.items()}
+        found = ((name, keeper.not_after) for name, keeper in self._keepers.items())
+        return {name: end for name, end in found if end is not None}
 
     @property
     def handshakes_under_way(self) -> int:

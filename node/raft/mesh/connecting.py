@@ -56,7 +56,7 @@ class Connector:
 
     @property
     def certificate_end(self) -> float | None:
-        """Unix time at which this node's certificate ends; None without TLS."""
+        """Unix time at which this node's certificate ends; None without TLS, and until `listen`."""
         return None if self._tls is None else self._tls.not_after
 
     async def listen(self, host: str, port: int) -> int:

@@ -310,10 +310,38 @@ def test_a_new_certificate_is_for_the_next_client(run: Run, files: Files, tmp_pa
         os.replace(other.certificate, files.server.certificate)
         await asyncio.sleep(0.4)
         assert keeper.context is not first
+        assert end is not None
+        assert keeper.not_after is not None
         assert keeper.not_after > end + 300 * 86400
         keeper.close()
 
     run(body())
+
+
+def test_the_watching_goes_on_after_any_failure(
+    run: Run, files: Files, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        keeper = TlsKeeper(files.settings(), "listener public", loop=asyncio.get_running_loop())
+        keeper._watch_seconds = 0.02
+        keeper.open()
+        assert keeper.not_after is not None
+        looked = []
+
+        def changed() -> None:
+            looked.append(1)
+            raise RuntimeError("odd")
+
+        monkeypatch.setattr(keeper, "_changed", changed)
+        async with asyncio.timeout(5):
+            while len(looked) < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        keeper.close()
+
+    with caplog.at_level(logging.WARNING, tls_module.__name__):
+        run(body())
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "goes on with the certificate it has: RuntimeError('odd')" in told
 
 
 def test_files_that_do_not_fit_are_told_of_once(

@@ -70,6 +70,13 @@ def test_nodes_meet_and_nothing_is_to_be_read_between_them(
     run(scenario)
 
 
+def test_a_mesh_that_does_not_listen_yet_tells_no_end_of_its_certificate(ours: Authority) -> None:
+    async def scenario() -> None:
+        assert node(1, ours.issue("one"), ours).mesh.certificate_end is None
+
+    on_loop(scenario)()
+
+
 def test_a_large_frame_and_a_full_backlog(run: Callable[[Scenario], None], ours: Authority) -> None:
     async def scenario() -> None:
         pair = ours.issue("node")
