@@ -79,6 +79,7 @@ def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory(
                     await asyncio.sleep(0.01)
         finally:
             await one.close()
-        assert one.failure == "it ended with code -9"
+        # 255 is asyncio's word for a process that its transport was the first to find ended.
+        assert one.failure in ("it ended with code -9", "it ended with code 255")
 
     asyncio.run(test())
