@@ -1,8 +1,8 @@
 """Paces compaction: it rests after each of its steps, so that what clients wait for has the processor.
 
 Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
-its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a tenth of a processor. When it has
-had something to do for a minute without a pause, it takes half of one.
+its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a twentieth of a processor. When it
+has had something to do for a minute without a pause, it takes half of one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from strandline.node.compaction.compactor import CompactorMeasures
 
-PROCESSOR_RESTS: Final = 9.0
-"""Seconds of rest for each second of the worker's processor: a tenth of one processor."""
+PROCESSOR_RESTS: Final = 19.0
+"""Seconds of rest for each second of the worker's processor: a twentieth of one processor."""
 IN_A_HURRY_SECONDS: Final = 60.0
 """After as long without a step that found nothing to do, compaction rests only for as long as it worked."""
 MAX_REST_SECONDS: Final = 5.0
