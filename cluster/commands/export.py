@@ -170,7 +170,11 @@ def export(
                 _follow(exporting, every, tell, lambda done: _show(done, to, as_json))
                 return
             done = exporting.run(_telling(tell))
-            compacted = exporting.compact() if compact else 0
+            try:
+                compacted = exporting.compact() if compact else 0
+            except ExportError:
+                _show(done, to, as_json)  # the export itself has succeeded
+                raise
     except ExportError as error:
         raise CommandFailed(error.cause, error.cure) from None
     except ExtraMissing as error:

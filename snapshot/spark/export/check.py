@@ -88,6 +88,7 @@ def check(
         if manifest.plan != plan:
             found.problem(f"{manifest_name(number)} is of another plan than {plan_name(number)}")
         _check_offsets(manifest, next_offsets, found)
+        found.lost += manifest.lost
         tables = tables or open_tables(plan.settings, target, catalog or {})
         if tables is not None:
             uncommitted = tables.missing(manifest) if number == found.rounds else []
@@ -100,7 +101,6 @@ def check(
             _check_unit(target, plan, unit, files, found)
             tell(found)
         told.update(file.path for file in manifest.files)
-        found.lost += manifest.lost
     if planned and max(planned) > found.rounds:
         found.unfinished = max(planned)
     if tables is None:

@@ -52,7 +52,13 @@ class DeltaTables(Tables):
     def round_of(self, topic: str) -> int | None:
         with self._told(topic):
             table = self._open(topic)
-            return None if table is None else table.transaction_version(APPLICATION) or 0
+            return None if table is None else self._round(topic, table)
+
+    def _round(self, topic: str, table: DeltaTable) -> int:
+        found = table.transaction_version(APPLICATION)
+        if found is None and table.file_uris():
+            raise self._refuse_stranger(topic, f"{self.place(topic)} has files, and no round")
+        return found or 0
 
     def _committed(self, topic: str, files: list[File], manifest: Manifest) -> bool:
         number = manifest.plan.round
@@ -62,7 +68,7 @@ class DeltaTables(Tables):
                 if table is None:
                     self._make(topic)
                     return False  # look again: another run may have made it, and have committed
-                if (table.transaction_version(APPLICATION) or 0) >= number:
+                if self._round(topic, table) >= number:
                     return True
                 table.create_write_transaction(
                     [self._added(topic, file) for file in files],
@@ -113,8 +119,14 @@ class DeltaTables(Tables):
             table = self._open(topic)
             if table is None:
                 return 0
-            done = table.optimize.compact()
-            table.vacuum(dry_run=False)  # what Delta keeps for a week is kept
+            try:
+                done = table.optimize.compact()
+                table.vacuum(dry_run=False)  # what Delta keeps for a week is kept
+            except CommitFailedError as error:
+                raise ExportError(
+                    f"{self.place(topic)} has a commit of another writer, and is not compacted",
+                    "run it again",
+                ) from error
             return int(done["numFilesRemoved"])
 
     @contextmanager

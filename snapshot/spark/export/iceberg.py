@@ -99,7 +99,16 @@ class IcebergTables(Tables):
     def round_of(self, topic: str) -> int | None:
         with self._told(topic):
             table = self._open(topic)
-            return None if table is None else int(table.properties.get(ROUND, 0))
+            return None if table is None else self._round(topic, table)
+
+    def _round(self, topic: str, table: Table) -> int:
+        if _plain(table.location()) != _plain(self.place(topic)):
+            raise self._refuse_stranger(topic, f"{self._namespace}.{topic} lies at {table.location()}")
+        if ROUND not in table.properties and table.current_snapshot() is not None:
+            raise self._refuse_stranger(topic, f"{self._namespace}.{topic} has rows, and no round")
+        return int(table.properties.get(ROUND, 0))
+
+    _another_name = " with another --catalog namespace=NAME"
 
     def _committed(self, topic: str, files: list[File], manifest: Manifest) -> bool:
         number = manifest.plan.round
@@ -108,7 +117,7 @@ class IcebergTables(Tables):
             if table is None:
                 self._make(topic)
                 return False  # look again: another run may have made it, and have committed
-            if int(table.properties.get(ROUND, 0)) >= number:
+            if self._round(topic, table) >= number:
                 return True
             # pyiceberg would commit again on top of another's commit, which may have been this very round.
             table.metadata.properties[_RETRIES] = "0"
@@ -140,3 +149,11 @@ class IcebergTables(Tables):
             raise ExportError(
                 f"{self.place(topic)}: {line}", "mend the table or its catalog, and run it again"
             ) from error
+
+
+def _plain(location: str) -> str:
+    """A location as all catalogs tell it: some add a slash, or name S3 as Hadoop does."""
+    scheme, separator, rest = location.rstrip("/").rpartition("://")
+    return (
+        rest if scheme in ("", "file") else f"{'s3' if scheme in ('s3a', 's3n') else scheme}{separator}{rest}"
+    )

@@ -35,7 +35,7 @@ from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import TOPIC_ID
 from strandline.snapshot.spark.plan import Window
-from strandline.snapshot.storage import Storage
+from strandline.snapshot.storage import ObjectMissing, Storage
 
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
 """Decompressed bytes of a row group; what is gathered before it is encoded, by each open file of a task."""
@@ -74,7 +74,10 @@ class Job:
         key = done_name(self.plan.round, self.number)
         if self.target.create(key, encode_files(files)):
             return files
-        return files_of(key, self.target.get(key))
+        try:
+            return files_of(key, self.target.get(key))
+        except ObjectMissing:
+            return files  # another run has ended the round meanwhile, and its manifest counts
 
     def _written(self) -> Iterator[File]:
         writers: dict[str, _Writer] = {}

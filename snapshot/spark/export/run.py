@@ -9,6 +9,7 @@ docs/export.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from strandline.snapshot.spark.export.documents import (
@@ -50,7 +51,7 @@ from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wa
 from strandline.snapshot.spark.options import ReadOptions
 from strandline.snapshot.spark.plan import in_order
 from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
-from strandline.snapshot.storage import Storage
+from strandline.snapshot.storage import ObjectMissing, Storage
 
 
 class Export:
@@ -87,7 +88,11 @@ class Export:
         self._settings = self._agreed(settings or {}, planned)
         self._tables = open_tables(self._settings, target, catalog or {})
         if not planned:
-            self._check_nothing_there()
+            try:
+                self._check_nothing_there()
+            except ExportError:
+                if not rounds(target.list(ROUNDS))[0]:
+                    raise  # otherwise another first run has begun meanwhile, and what is there is its
         elif self._newest is not None:
             self._check_cluster(self._newest.plan)
         self._planner = Planner(
@@ -136,13 +141,16 @@ class Export:
             found = plan_of(plan_name(1), self._target.get(plan_name(1))).settings
         if found is None:
             return Settings(**wanted)
+        self._check_settings(found, wanted)
+        return found
+
+    def _check_settings(self, found: Settings, wanted: Mapping[str, str]) -> None:
         for name, value in wanted.items():
             if (begun := getattr(found, name)) != value:
                 raise ExportError(
                     f"{self._target.url} was begun with --{name.replace('_', '-')} {begun}",
                     "say the same, or export to another place",
                 )
-        return found
 
     def run(
         self, tell: Callable[[Exported, int, int], None] = lambda *_: None, stopped: Callable[[], bool] = bool
@@ -166,6 +174,7 @@ class Export:
                 return done
             if resumed:
                 self._check_cluster(plan)
+                self._check_settings(plan.settings, asdict(self._settings))  # of two first runs at once
             if resumed and manifest_name(number) in self._target.list(ROUNDS):
                 self._newest = self._manifest(number)  # another run has ended it
                 self._commit(self._newest)
@@ -252,7 +261,10 @@ class Export:
         for number in range(len(plan.units)):
             key = done_name(plan.round, number)
             if key in there:
-                files = files_of(key, self._target.get(key))
+                try:
+                    files = files_of(key, self._target.get(key))
+                except ObjectMissing:
+                    continue  # another run has ended the round meanwhile, and its manifest counts
                 if paths.issuperset(file.path for file in files):
                     found[number] = files
                 else:

@@ -11,7 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from strandline.snapshot.spark.export.documents import File, Manifest, topic_folder
+from strandline.snapshot.spark.export.documents import (
+    File,
+    Manifest,
+    manifest_name,
+    manifest_of,
+    topic_folder,
+)
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.target import Target
 
@@ -44,8 +50,16 @@ class Tables(ABC):
         return [topic for topic, _ in manifest.by_topic() if (self.round_of(topic) or 0) < number]
 
     def commit(self, manifest: Manifest) -> None:
-        """Give the files of a round to the tables that have not got them; raises ExportError."""
+        """Give the files of a round to the tables that have not got them.
+
+        Raises ExportError, StorageError.
+        """
         for topic, files in manifest.by_topic():
+            has = self.round_of(topic) or 0
+            if has >= manifest.plan.round:
+                continue
+            self._check_goes_on(topic, has, manifest)
+            self._check_files(topic, files, manifest)
             for _ in range(COMMITS):
                 if self._committed(topic, files, manifest):
                     break
@@ -55,9 +69,47 @@ class Tables(ABC):
                     "run it again when they are done, it goes on where it was",
                 )
 
+    def _check_goes_on(self, topic: str, has: int, manifest: Manifest) -> None:
+        """Raise ExportError if a table lacks a round before this one: it was given each in its turn."""
+        for number in range(manifest.plan.round - 1, has, -1):
+            name = manifest_name(number)
+            earlier = manifest_of(name, self._target.get(name))
+            if topic not in earlier.plan.next:
+                return  # no round before has anything of the topic
+            if any(one == topic for one, _ in earlier.by_topic()):
+                raise ExportError(
+                    f"{self.place(topic)} lacks round {number}: the table is gone, was made again or rolled "
+                    "back, or --catalog is another",
+                    "restore the table, name its catalog, or export to another place",
+                )
+
+    def _check_files(self, topic: str, files: list[File], manifest: Manifest) -> None:
+        """Raise ExportError if files of a round are not there: a table that has them cannot be read."""
+        there = set(self._target.list(topic_folder(topic)))
+        gone = [file.path for file in files if file.path not in there]
+        if gone:
+            more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+            raise ExportError(
+                f"{self._target.url}: {gone[0]}{more} of round {manifest.plan.round} is gone, "
+                "and no table had it",
+                f"restore it, or remove {manifest_name(manifest.plan.round)}: the next run writes it again",
+            )
+
+    def _refuse_stranger(self, topic: str, why: str) -> ExportError:
+        return ExportError(
+            f"the table of topic {topic!r} is not this export's: {why}",
+            f"move it away, or export to another place{self._another_name}",
+        )
+
+    _another_name = ""
+    """What else than another place gives a table another name."""
+
     @abstractmethod
     def round_of(self, topic: str) -> int | None:
-        """The newest round that a topic's table has, 0 if none; None without a table. Raises ExportError."""
+        """The newest round that a topic's table has, 0 if none; None without a table.
+
+        Raises ExportError, also for a table that this target's export has not made.
+        """
 
     @abstractmethod
     def _committed(self, topic: str, files: list[File], manifest: Manifest) -> bool:
