@@ -102,7 +102,7 @@ class Tables(ABC):
         )
 
     _another_name = ""
-    """What else than another place gives a table another name."""
+    """The other things than the place that give a table another name."""
 
     @abstractmethod
     def round_of(self, topic: str) -> int | None:
