@@ -51,6 +51,16 @@ ABSENT = {
     "strandline_removal_mxro",
     "strandline_removal_ripe_markers",
     "strandline_removal_ripe_tombstones",
+    # Of versions of programs of views.
+    "strandline_view_bytes",
+    "strandline_view_changes_total",
+    "strandline_view_lag",
+    "strandline_view_phase",
+    "strandline_view_process_failures_total",
+    "strandline_view_process_starts_total",
+    "strandline_view_records_total",
+    "strandline_view_rows",
+    "strandline_view_skipped_records_total",
 }
 """A node that is asked for the first time has answered nothing yet, and has no groups or compacted topics."""
 
