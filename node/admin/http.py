@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_remote_addr
 
 from strandline.node.admin.logins import Logins
 from strandline.node.admin.origins import Origins
@@ -26,6 +27,8 @@ from strandline.node.admin.origins import Origins
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS: Final = 64
+MAX_OF_ADDRESS: Final = 32
+"""Connections of one IP address: half of all, so that one machine leaves room to the others."""
 MAX_REQUESTS: Final = 8
 """Concurrent requests. /health is not counted: its callers restart a node that does not answer."""
 REQUEST_SECONDS: Final = 30.0
@@ -162,15 +165,44 @@ class HttpConnection(H11Protocol):
     _seen: object = None
     """Its request at the last look, or _BUSY."""
     _check: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """One connection too many is closed at once."""
-        if len(self.connections) >= MAX_CONNECTIONS:
+        """Of too many connections the one that has been idle for longest ends; without one, the new one."""
+        if not self._has_room(get_remote_addr(transport)):
             self.transport = transport
             transport.abort()
             return
         super().connection_made(transport)
+        self._idle_since = self.loop.time()
         self._check = self.loop.call_later(IDLE_SECONDS, self._look)
+
+    def on_response_complete(self) -> None:
+        """From here on it is idle."""
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no complete request of it waits for its answer."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is None or cycle.response_complete
+
+    def _has_room(self, peer: tuple[str, int] | None) -> bool:
+        address = peer and peer[0]
+        there = cast("set[HttpConnection]", self.connections)
+        own = {one for one in there if (one.client and one.client[0]) == address}
+        if len(own) >= MAX_OF_ADDRESS:
+            there = own
+        elif len(there) < MAX_CONNECTIONS:
+            return True
+        idle = [one for one in there if one._idle]
+        if not idle:
+            return False
+        oldest = min(idle, key=lambda one: one._idle_since)
+        self.connections.discard(oldest)  # the transport reports the loss in a later turn
+        oldest.transport.abort()
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing is left of it, its timer neither."""
@@ -183,12 +215,11 @@ class HttpConnection(H11Protocol):
 
         uvicorn limits only the time between an answer and the next request's first byte.
         """
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        idle = cycle is None or cycle.response_complete
-        if idle and cycle is self._seen:
+        idle = self._idle
+        if idle and self.cycle is self._seen:
             self.transport.abort()
             return
-        self._seen = cycle if idle else _BUSY
+        self._seen = self.cycle if idle else _BUSY
         self._check = self.loop.call_later(IDLE_SECONDS, self._look)
 
     def send_400_response(self, msg: str) -> None:

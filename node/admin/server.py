@@ -33,7 +33,7 @@ from strandline.node.admin.source import AdminSource
 from strandline.node.config.first_user import FirstUser
 from strandline.node.runtime.line_bound import LineBound
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener
+from strandline.node.tls.listener import TlsListener, not_listening
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +90,7 @@ class AdminServer:
         try:
             self._socket = socket.create_server((self._host, self.port), family=family, backlog=_BACKLOG)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise AdminListenError(
-                f"admin: cannot listen on {self._host}:{self.port}: {reason}: stop the process that has it,"
-                " or configure another admin.host and admin.port (0 takes a free port)"
-            ) from error
+            raise AdminListenError(not_listening("admin", self._host, self.port, error)) from error
         self.port = self._socket.getsockname()[1]
         return self._socket
 

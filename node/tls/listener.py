@@ -9,6 +9,7 @@ handshake ends, since an honest one takes milliseconds.
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -20,6 +21,14 @@ _BACKLOG: Final = 100
 """As asyncio's servers have it."""
 _RETRY_SECONDS: Final = 1.0
 """Pause after an accept that failed: as a rule the process has no file descriptor left."""
+
+
+def not_listening(section: str, host: str, port: int, error: OSError) -> str:
+    """One line with cause and cure: the address in this section of the configuration cannot be bound."""
+    cure = f"configure another {section}.host, which is an address of this machine, or {section}.port"
+    if error.errno == errno.EADDRINUSE:
+        cure = f"stop the process that has it, or configure another {section}.host or {section}.port"
+    return f"{section}: cannot listen on {host}:{port}: {error.strerror or error}: {cure}"
 
 
 class HandshakeOwner(Protocol):
@@ -77,7 +86,7 @@ class TlsListener:
         self._sockets.append(sock)
 
     async def bind(self, host: str, port: int) -> None:
-        """Take the address, and let no client in yet. Raises OSError."""
+        """Take all addresses of the name, and let no client in yet. Raises OSError that tells which fails."""
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _, address in dict.fromkeys(found):
             sock = socket.socket(family, kind, protocol)
@@ -86,7 +95,13 @@ class TlsListener:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
+            try:
+                sock.bind(address)
+            except OSError as error:
+                for taken in self._sockets:
+                    taken.close()
+                self._sockets.clear()
+                raise OSError(error.errno, f"{address[0]}: {error.strerror or error}") from error
 
     def accept(self) -> None:
         """Let clients in."""

@@ -35,7 +35,7 @@ from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_T
 from strandline.statemachine.partition.epoch_window import EpochStatus, StaleClusterEpoch
 from tests.admin.answers import check, refused, samples, schema_of
 from tests.admin.compacted import local_log
-from tests.admin.small_node import NODE, Client, SmallNode, parsed, small_node, until
+from tests.admin.small_node import NODE, SmallNode, parsed, small_node, until
 from tests.raft.mesh.mesh_nodes import on_loop
 
 
@@ -475,25 +475,51 @@ async def test_requests_at_once_are_bounded_but_for_health(tmp_path: Path) -> No
         assert not node.checkpoints.asked
 
 
-@on_loop
-async def test_connections_are_bounded(tmp_path: Path) -> None:
-    async with small_node(tmp_path, {}) as (_, _, client):
-        held = [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(http.MAX_CONNECTIONS)]
-        assert await client_gets_nothing(client)
-        for _, writer in held:
-            writer.close()
-        async with asyncio.timeout(5):
-            while await client_gets_nothing(client):
-                pass
+def test_connections_are_bounded_by_address_and_in_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An idle connection makes room: an address's own where it has too many, else the oldest of all."""
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(http, "MAX_OF_ADDRESS", 3)
+    health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
+    @on_loop
+    async def run() -> None:
+        async with small_node(tmp_path, {}) as (_, server, client):
+            closing: list[asyncio.StreamWriter] = []
 
-async def client_gets_nothing(client: Client) -> bool:
-    try:
-        return (
-            await client.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") == b""
-        )
-    except ConnectionError:
-        return True
+            async def opened(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+                streams = await asyncio.open_connection("127.0.0.1", client.port, local_addr=(address, 0))
+                streams[1].write(health)
+                closing.append(streams[1])
+                assert b" 200 OK" in await asyncio.wait_for(streams[0].readuntil(b"\r\n\r\n"), 5)
+                await asyncio.sleep(0.005)  # the loop's clock has milliseconds
+                return streams
+
+            async def is_open(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> bool:
+                try:
+                    streams[1].write(health)
+                    return bool(await asyncio.wait_for(streams[0].readuntil(b" 200 OK"), 5))
+                except (ConnectionError, asyncio.IncompleteReadError):
+                    return False
+
+            mine = [await opened("127.0.0.1") for _ in range(4)]
+            assert len(server._state.connections) == 3
+            theirs = [await opened("127.0.0.2")]
+            assert len(server._state.connections) == 4
+            theirs.append(await opened("127.0.0.2"))
+            assert len(server._state.connections) == 4
+            opens = [await is_open(each) for each in (*mine, *theirs)]
+            assert opens == [False, False, True, True, True, True]
+            for one in server._state.connections:
+                monkeypatch.setattr(type(one), "_idle", False)
+            with pytest.raises((AssertionError, OSError, asyncio.IncompleteReadError)):
+                await opened("127.0.0.3")
+            assert len(server._state.connections) == 4, "where all are answered, the new one ends"
+            for writer in closing:
+                writer.close()
+
+    run()
 
 
 def test_who_does_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

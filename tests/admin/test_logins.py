@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from strandline.node.admin import logins as logins_module
-from strandline.node.admin.http import MAX_CONNECTIONS
+from strandline.node.admin.http import MAX_CONNECTIONS, MAX_OF_ADDRESS
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.config.first_user import FirstUser
@@ -288,6 +288,25 @@ async def test_silent_strangers_keep_no_user_out(tmp_path: Path) -> None:
         assert 1 <= listener.under_way <= MAX_CONNECTIONS
         assert (await http.ask("/api/topics", "alice:wonderland")).status == 200
         for each in silent:
+            each.close()
+
+
+@on_loop
+async def test_idle_connections_keep_no_user_out(tmp_path: Path) -> None:
+    """All connections that there may be have done their handshake and ask nothing."""
+    async with port(tmp_path) as http:
+        await http.user("alice", "wonderland")
+        opened = [
+            await asyncio.open_connection("127.0.0.1", http.server.port, ssl=http.context)
+            for _ in range(MAX_CONNECTIONS + 5)
+        ]
+        assert len(http.server._state.connections) == MAX_OF_ADDRESS
+        assert (await http.ask("/api/topics", "alice:wonderland")).status == 200
+        (first, _), (last, writer) = opened[0], opened[-1]
+        assert await asyncio.wait_for(first.read(), 5) == b"", "those that came first have ended"
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert b" 200 OK" in await asyncio.wait_for(last.readline(), 5), "those that came last go on"
+        for _, each in opened:
             each.close()
 
 

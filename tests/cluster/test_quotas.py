@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from strandline.cluster import client_settings
 from strandline.node.kafka.handlers.handler import BrokerHandler
@@ -61,7 +67,13 @@ class Served:
             BrokerHandler(node.context), loop=self._loop, config=ServerConfig(), on_problem=lambda _: None
         )
         tls = TlsSettings(*self.authority.issue("server"))
-        await self.server.start([ListenAddress("127.0.0.1", 0, tls=tls, mechanisms=ALL)])
+        mutual = replace(tls, ca=self.authority.path, client_certificate="required")
+        await self.server.start(
+            [
+                ListenAddress("127.0.0.1", 0, tls=tls, mechanisms=ALL),
+                ListenAddress("127.0.0.1", 0, "mutual", mutual),
+            ]
+        )
         self._ready.set_result(None)
         await self._stop.wait()
         await self.server.stop(0.1)
@@ -127,6 +139,44 @@ def test_a_wrong_password_and_another_authority_are_told_with_a_cure(
     done = strandline(capfd, monkeypatch, "--config", other, "quota", "list")
     assert done.status == 1
     assert "certificate" in done.err
+
+
+def test_a_certificate_of_its_own_from_a_keystore_or_from_files_in_pem(
+    served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = served.authority.issue("operator")
+    key = serialization.load_pem_private_key(Path(pair.key).read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    certificate = x509.load_pem_x509_certificate(Path(pair.certificate).read_bytes())
+    stored = pkcs12.serialize_key_and_certificates(
+        b"operator",
+        key,
+        certificate,
+        None,
+        serialization.BestAvailableEncryption(b"open"),
+    )
+    keystore = tmp_path / "operator.p12"
+    keystore.write_bytes(stored)
+    config = tmp_path / "mutual.properties"
+    config.touch(0o600)
+
+    def quota(*settings: str) -> Done:
+        lines = (f"bootstrap.servers=127.0.0.1:{served.server.ports['mutual']}", "security.protocol=SSL")
+        config.write_text("\n".join((*lines, f"ssl.ca.location={served.authority.path}", *settings)))
+        return strandline(capfd, monkeypatch, "--config", str(config), "quota", "list")
+
+    before = set(Path(tempfile.gettempdir()).iterdir())
+    assert quota(f"ssl.keystore.location={keystore}", "ssl.keystore.password=open").status == 0
+    pem = f"ssl.certificate.location={pair.certificate}", f"ssl.key.location={pair.key}"
+    assert quota(*pem).status == 0
+    assert not [one for one in set(Path(tempfile.gettempdir()).iterdir()) - before if one.is_file()]
+    assert quota().status == 1
+    wrong = quota(f"ssl.keystore.location={keystore}", "ssl.keystore.password=shut")
+    assert (wrong.status, wrong.out) == (2, "")
+    assert wrong.err.startswith(f"strandline: {keystore} cannot be used (")
+    assert wrong.err.endswith("; correct ssl.keystore.location\n")
+    nowhere_ca = quota("ssl.ca.location=/nowhere/ca.pem")
+    assert "/nowhere/ca.pem cannot be used (No such file or directory); correct ssl.ca" in nowhere_ca.err
 
 
 @pytest.mark.parametrize(

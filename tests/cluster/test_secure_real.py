@@ -6,11 +6,13 @@ import contextlib
 import json
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer
 
 from strandline.cluster import client_settings
 from tests.cluster.command import as_json, strandline
@@ -44,6 +46,18 @@ def test_one_command_makes_a_cluster_that_asks_every_client_for_its_name(
                 sock.settimeout(10)
                 with contextlib.suppress(ConnectionError):
                     assert len(sock.recv(1000)) < 8
+        settings = client_settings.load(folder / "client.properties")
+        consumer = Consumer({**settings, "group.id": "g", "group.protocol": "consumer"})
+        try:
+            consumer.subscribe(["t"])
+            deadline = time.monotonic() + 30
+            while not consumer.assignment():
+                assert time.monotonic() < deadline
+                consumer.poll(0.2)
+            (member,) = as_json(strandline(capfd, monkeypatch, "group", "describe", "g", "--json"))["members"]
+            assert member["protocol"] == "consumer"
+        finally:
+            consumer.close()
         again = as_json(strandline(capfd, monkeypatch, "cluster", "up", "--json"))
         assert (again["started"], again["client_file"]) == ([], str(folder / "client.properties"))
         open_to_others = {file.name for file in folder.iterdir() if file.stat().st_mode & 0o077}

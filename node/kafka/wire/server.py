@@ -21,7 +21,7 @@ from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProb
 from strandline.node.kafka.wire.session import Session
 from strandline.node.kafka.wire.tls_connection import TlsConnection
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener
+from strandline.node.tls.listener import TlsListener, not_listening
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 _SCRATCH_BYTES = 256 * 1024
@@ -118,9 +118,7 @@ class KafkaServer:
                 raise KafkaListenError(f"{address.section}: {error}") from error
             except OSError as error:
                 raise KafkaListenError(
-                    f"{address.section}: cannot listen on {address.host}:{address.port}: "
-                    f"{error.strerror or error}: stop the process that has it, or configure another "
-                    f"{address.section}.host or {address.section}.port"
+                    not_listening(address.section, address.host, address.port, error)
                 ) from error
         self._sweep = self.loop.call_later(self.config.sweep_seconds, self._swept)
         if accept:

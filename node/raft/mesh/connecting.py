@@ -7,7 +7,6 @@ connection (`Handshake.bind`), so the two need not trust that names in certifica
 from __future__ import annotations
 
 import asyncio
-import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +19,7 @@ from strandline.node.raft.mesh.peers import Peer
 from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener
+from strandline.node.tls.listener import TlsListener, not_listening
 
 
 class MeshListenError(Exception):
@@ -68,11 +67,7 @@ class Connector:
         except TlsFilesError as error:
             raise MeshListenError(f"mesh: {error}") from error
         except OSError as error:
-            cure = "stop the process that has it, or configure another port"
-            if error.errno != errno.EADDRINUSE:
-                cure = "configure an address of this machine, and a port it may use"
-            reason = error.strerror or str(error)
-            raise MeshListenError(f"mesh: cannot listen on {host}:{port}: {reason}: {cure}") from error
+            raise MeshListenError(not_listening("mesh", host, port, error)) from error
         return int(self._server.sockets[0].getsockname()[1]) if port == 0 else port
 
     async def _listen_for_tls(self, tls: TlsKeeper, host: str, port: int) -> int:

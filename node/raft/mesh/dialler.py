@@ -7,6 +7,7 @@ storm of connections; it is bounded, so that a peer that is back is found within
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import ssl
 from collections.abc import Callable
@@ -51,7 +52,7 @@ async def keep_dialled(
             await _connect(link, target, loop, config.connect_seconds, tls)
             await asyncio.shield(link.closed)
         except (OSError, UnicodeError) as error:
-            report(_unreachable(target, error, config.connect_seconds))
+            report(_unreachable(target, error, config.connect_seconds, encrypted=tls is not None))
         if link.up and loop.time() - started > config.backoff_max_seconds:
             pause = config.backoff_min_seconds
         await asyncio.sleep(pause * (0.5 + 0.5 * rng.random()))
@@ -71,10 +72,15 @@ async def _connect(
         )
 
 
-def _unreachable(target: DialTarget, error: Exception, seconds: float) -> MeshProblem:
+def _unreachable(target: DialTarget, error: Exception, seconds: float, *, encrypted: bool) -> MeshProblem:
     who = f"node {target.node_id} at {target.address}"
-    if isinstance(error, ssl.SSLError):
-        text = f"{who}: {refusal(error, seconds, 'the other node')}: {TLS_CURE}"
+    # asyncio gives no number to the end of a connection in its TLS handshake.
+    ended = encrypted and isinstance(error, ConnectionError) and error.errno in (None, errno.ECONNRESET)
+    if ended or isinstance(error, ssl.SSLError):
+        cause = "it ended the TLS handshake, as a node without TLS does"
+        if isinstance(error, ssl.SSLError):
+            cause = refusal(error, seconds, "the other node")
+        text = f"{who}: {cause}: {TLS_CURE}"
         return MeshProblem(MeshReason.NO_TLS, text, peer=target.node_id, address=target.address)
     cause = "no answer in time" if isinstance(error, TimeoutError) else str(error)
     return MeshProblem(

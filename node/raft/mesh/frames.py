@@ -17,6 +17,8 @@ import msgpack
 _LENGTH: Final = struct.Struct(">I")
 _DATA_PREFIX: Final = b"\x92\x00"  # msgpack for "array of two, the first is FrameKind.DATA"
 
+_TLS_RECORDS: Final = frozenset((0x1503, 0x1603))
+"""The first two bytes of an alert and of a handshake's message (RFC 8446, section 5.1)."""
 HANDSHAKE_FRAME_BYTES: Final = 4096
 """Largest frame a connection may carry before its peer has proved the cluster secret."""
 
@@ -39,6 +41,11 @@ class FrameError(Exception):
 
 class OversizedFrame(FrameError):
     """A length above the reader's limit, noticed before any of the frame's bytes are kept."""
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(f"a frame of {length} bytes is above the limit of {limit}")
+        self.is_tls = length >> 16 in _TLS_RECORDS
+        """Whether it is the beginning of a record of TLS: the other side speaks that instead."""
 
 
 class GarbageFrame(FrameError):
@@ -144,7 +151,7 @@ class FrameReader:
                 break
             length: int = _LENGTH.unpack_from(view, start)[0]
             if length > self.limit:
-                raise OversizedFrame(f"a frame of {length} bytes is above the limit of {self.limit}")
+                raise OversizedFrame(length, self.limit)
             self._needed = _LENGTH.size + length
             if available < self._needed:
                 break

@@ -137,7 +137,10 @@ class Link(asyncio.Protocol):
             if self._held is not None and self._transport is not None:
                 self._transport.pause_reading()
         except OversizedFrame as error:
-            self.fail(MeshReason.OVERSIZED, str(error))
+            if error.is_tls and not self.up and not self._encrypted:
+                self.fail(MeshReason.NO_TLS, f"it speaks TLS, and this node's mesh does not: {TLS_CURE}")
+            else:
+                self.fail(MeshReason.OVERSIZED, str(error))
         except (FrameError, BadMessage) as error:
             self.fail(MeshReason.GARBAGE, str(error))
 
@@ -145,9 +148,10 @@ class Link(asyncio.Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
         if not self.up and not self._closing and self._dialled is not None:
-            told = "it closed the connection during the handshake"
+            said = "this node does not speak TLS"
             if self._encrypted:
-                told += f": if its log says that it does not accept this node's certificate, {TLS_CURE}"
+                said = "it does not accept this node's certificate"
+            told = f"it closed the connection during the handshake: if its log says that {said}, {TLS_CURE}"
             self._report(MeshReason.HANDSHAKE_DROPPED, told)
         self._go_down()
         if not self.closed.done():

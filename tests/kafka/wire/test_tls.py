@@ -18,6 +18,8 @@ import uvloop
 
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.principal import NoName, PrincipalRules
+from strandline.node.kafka.wire.server import KafkaListenError, KafkaServer, ListenAddress
+from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.kafka.wire.session import ANONYMOUS
 from strandline.node.tls import keeper as tls_module
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings, load
@@ -455,3 +457,27 @@ def test_rules_are_tried_in_their_order() -> None:
 def test_a_wrong_rule_is_told(rule: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         PrincipalRules.parse([rule])
+
+
+def test_a_name_with_an_address_that_cannot_be_had_is_told_with_it(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def found(*_: Any, **__: Any) -> list[Any]:
+            kind = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+            return [(*kind, ("127.0.0.1", 0)), (*kind, ("203.0.113.1", 0))]
+
+        monkeypatch.setattr(loop, "getaddrinfo", found)
+        names = Names()
+        server = KafkaServer(names, loop=loop, config=ServerConfig(), on_problem=lambda _: None)
+        told = (
+            r"^kafka: cannot listen on node-1:0: 203\.0\.113\.1: Cannot assign requested address: configure "
+            r"another kafka\.host, which is an address of this machine, or kafka\.port$"
+        )
+        with pytest.raises(KafkaListenError, match=told):
+            await server.start([ListenAddress("node-1", 0, tls=files.settings())])
+        await server.stop(0)
+
+    asyncio.run(body())

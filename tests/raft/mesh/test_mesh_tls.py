@@ -179,6 +179,25 @@ def test_a_node_without_tls_is_told_of(run: Callable[[Scenario], None], ours: Au
             two.mesh.set_peer(1, HOST, one.mesh.port)
             told = await one.problem(MeshReason.NO_TLS)
             assert "the other node does not speak TLS" in str(told)
+            there = await two.problem(MeshReason.HANDSHAKE_DROPPED)
+            assert (
+                "if its log says that this node does not speak TLS, give every node a mesh.certificate"
+                in str(there)
+            )
+            assert one.events == two.events == []
+
+    run(scenario)
+
+
+def test_a_node_with_tls_is_told_of_by_one_without(run: Callable[[Scenario], None], ours: Authority) -> None:
+    async def scenario() -> None:
+        one, two = Node(1), node(2, ours.issue("two"), ours)
+        async with started(one, two, introduce=False):
+            one.mesh.set_peer(2, HOST, 1)
+            two.mesh.set_peer(1, HOST, one.mesh.port)
+            acceptor, dialler = await one.problem(MeshReason.NO_TLS), await two.problem(MeshReason.NO_TLS)
+            assert "it speaks TLS, and this node's mesh does not: give every node" in str(acceptor)
+            assert "ended the TLS handshake, as a node without TLS does: give every node" in str(dialler)
             assert one.events == two.events == []
 
     run(scenario)
