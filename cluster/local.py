@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from strandline.cluster.admin_client import AdminClient
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.folder_lock import alone, new_folder
-from strandline.cluster.local_files import DESCRIPTION, Description, LocalNode
+from strandline.cluster.local_files import DESCRIPTION, Description, LocalNode, check_whole
 from strandline.cluster.node_file import check_file
 from strandline.cluster.own_process import OwnProcess
 from strandline.cluster.ports import Ports, holder, is_free, usual_ports
@@ -96,6 +96,7 @@ class LocalCluster:
         if storage is not None and not urlsplit(storage).scheme:
             storage = str(Path(storage).absolute())  # s3:/bucket is a slip of the pen, and no folder
         with new_folder(self.folder, DESCRIPTION):
+            check_whole(self.folder)
             there = Description.load(self.folder)
             if there is None:
                 count = 3 if nodes is None else nodes
@@ -174,6 +175,7 @@ class LocalCluster:
         that is not healthy in time goes on running; CommandFailed tells why it is not.
         """
         with self._alone():
+            check_whole(self.folder)
             found = self.description
             idle = [each for each in _chosen(found, nodes) if each.pid is None]
             _check_ports(idle)

@@ -25,6 +25,8 @@ from strandline.cluster.own_process import OwnProcess
 from strandline.cluster.ports import LOOPBACK, Ports
 
 DESCRIPTION: Final = "cluster.json"
+RESTORING: Final = "restore-under-way"
+"""File that is there from before the first data folder of a restore is written until the last one is."""
 _FORMAT: Final = 3
 """2 had no `secure`; 1 had the settings on the nodes' command lines instead of in their files."""
 _SECRET_BYTES: Final = 32
@@ -258,3 +260,9 @@ class Description:
             ],
         }
         write_private(self.folder / DESCRIPTION, json.dumps(plain, indent=2) + "\n")
+
+
+def check_whole(folder: Path) -> None:
+    """CommandFailed if a restore into this folder broke off."""
+    if (folder / RESTORING).exists():
+        raise CommandFailed(f"a restore into {folder} broke off", "repeat it: strandline cluster restore")

@@ -12,10 +12,11 @@ import re
 from typing import NamedTuple
 
 PREFIX = "snapshots/"
-_CLUSTER = r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}"
-_CLUSTER_ID = re.compile(_CLUSTER)
+CLUSTER_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,199}"
+"""Regular expression of a cluster id that can stand in names."""
+_CLUSTER_ID = re.compile(CLUSTER_NAME)
 _NAME = re.compile(
-    rf"snapshots/({_CLUSTER})/([0-9]{{10}})/([0-9]{{20}})/(?:([1-9][0-9]{{0,4}})(\.local)?|log-([0-9]{{20}}))"
+    rf"snapshots/({CLUSTER_NAME})/([0-9]{{10}})/([0-9]{{20}})/(?:([1-9][0-9]{{0,4}})(\.local)?|log-([0-9]{{20}}))"
 )
 
 

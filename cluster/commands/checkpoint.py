@@ -64,11 +64,13 @@ def checkpoint(
             "check that all nodes are healthy, then take it once more",
         )
     documents = sum(len(part["published_by"]) for part in parts)
-    show(
-        as_json,
-        report,
-        f"checkpoint of {plural(len(parts), 'group')}: {plural(documents, 'document')} published",
-    )
+    said = f"checkpoint of {plural(len(parts), 'group')}: {plural(documents, 'document')} published"
+    # Nodes of a build without restore points say nothing of them.
+    if report.get("restore_point") is not None:
+        said += f"; restore point {report['restore_point']}"
+    elif report.get("no_restore_point") is not None:
+        said += f"; no restore point: {report['no_restore_point']}"
+    show(as_json, report, said)
 
 
 def _renew(addresses: Sequence[str], path: Path, lease: float, timeout: float, as_json: bool) -> None:

@@ -11,16 +11,19 @@ import typer
 
 from strandline.cluster.admin_client import DEGRADED
 from strandline.cluster.client_settings import load
+from strandline.cluster.commands.restore import restore
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
 from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster
 from strandline.cluster.local_files import Description
-from strandline.cluster.output import Json, escaped, plural, progress, show, table
+from strandline.cluster.local_restore import take_last_point
+from strandline.cluster.output import Json, escaped, plural, progress, show, table, warn
 from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask
 from strandline.cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
+app.command()(restore)
 
 Folder = Annotated[Path, typer.Option("--cluster", metavar="FOLDER", help="Folder of the cluster's files.")]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="Node id, from 1.")]
@@ -166,12 +169,18 @@ def down(
 ) -> None:
     """Stop every node cleanly (SIGTERM), and wait. The data stays: `cluster up` starts with it again.
 
+    Where checkpoints.publish_seconds is set, a restore point is taken first: stop clients that write before.
+
     \b
     Example:
       strandline cluster down
     """
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
+        tell("taking a restore point")
+        problem = take_last_point(local.description)
+        if problem is not None:
+            warn(f"no restore point was taken before the stop: {problem}")
         stopped = local.down(timeout, tell)
     show(
         as_json,

@@ -333,6 +333,8 @@ CHECKPOINT: Final = record(
             error=maybe("string", "Why there is none."),
         )
     ),
+    restore_point=maybe("integer", "Number of the restore point that names these documents."),
+    no_restore_point=maybe("string", "Why there is none; null too where not all topics were asked for."),
 )
 
 RENEWAL_REQUEST: Final = {

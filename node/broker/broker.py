@@ -90,6 +90,7 @@ class Broker(NodeParts):
         self.departures.close()
         self.replica_manager.close()
         self.preferred_leaders.close()
+        self.restore_publishing.close()
         await self.inline_storing.close()
         await self.level_one.close()
         self.removal.close()

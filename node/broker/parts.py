@@ -19,6 +19,7 @@ from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
+from strandline.node.checkpoints.restore_publishing import RestorePublishing
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
@@ -42,6 +43,7 @@ from strandline.node.controller.registration import Registration
 from strandline.node.controller.replacements import Replacements
 from strandline.node.controller.replica_manager import ReplicaManager
 from strandline.node.controller.replica_moves import ReplicaMoves
+from strandline.node.coordinator.decision_hold import DecisionHold
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.coordinator.verification import Verifier
 from strandline.node.gc.collectable_epochs import CollectableEpochs
@@ -203,6 +205,7 @@ class NodeParts:
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
         self.partitions = PartitionTable()
         self._fence_log = FenceLog(loop)
+        self.decisions = DecisionHold(loop)
         self.coordinators = Coordinators(self)
         self.verifier = Verifier(self, self.coordinators)
         self.preferred_leaders = PreferredLeaders(
@@ -289,6 +292,7 @@ class NodeParts:
         )
         self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=self._note)
         self.checkpoints = CheckpointCoordinator(self)
+        self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
         elect_leaders.serve(self)
         describe_quorum.serve(self)
         transaction_markers.serve(self)
@@ -321,6 +325,7 @@ class NodeParts:
         self.removal.start()
         self.collector.start()
         self.gone_topics.start()
+        self.restore_publishing.start()
 
     def _new_partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
         return Partition(

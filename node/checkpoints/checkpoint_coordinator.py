@@ -1,7 +1,8 @@
 """Taking a checkpoint of whole topics: every partition, then the controller, then wait for the documents.
 
 The controller comes last, so that its document knows every topic whose partitions have one. Nothing makes the
-groups stand still together: each stops at an entry of its own, on all of its replicas. A command whose answer
+groups stand still together: each stops at an entry of its own, on all of its replicas. A checkpoint of all
+topics is a restore point where that can be had (restore_points.py). A command whose answer
 was lost may have been carried out; a repetition takes one more checkpoint, which is harmless. So every
 step is repeated until it succeeds or the time is over, and the report gives each group's progress.
 """
@@ -12,23 +13,28 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from strandline.node.checkpoints.checkpoint_pruning import CheckpointPruning
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.renewal import RenewalReport, Renewals
+from strandline.node.checkpoints.restore_points import Holding, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from strandline.node.controller.client import Unavailable
 from strandline.node.objectstore.store import StoreError
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_name
+from strandline.snapshot.restore_point import GroupState
 from strandline.statemachine.controller.controller_commands import ControllerCheckpoint
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from strandline.statemachine.partition.partition_commands import Checkpoint, CheckpointTaken
 
 METHOD = "checkpoint"
+_SHARES: Final = (1 / 8, 3 / 8, 1 / 2)
+"""Parts of the time by which each of the `_phases` is over."""
 MAX_DOCUMENTS = 1_000
 
 
@@ -53,6 +59,10 @@ class CheckpointReport:
 
     cluster: str
     checkpoints: tuple[PublishedCheckpoint, ...]
+    restore_point: int | None = None
+    """Number of the restore point that names these documents; see docs/restore.md."""
+    no_restore_point: str | None = None
+    """The reason why there is none; None also where not all topics were asked for."""
 
     @property
     def complete(self) -> bool:
@@ -81,8 +91,28 @@ class _Part:
     error: str | None = None
 
 
+@dataclass(slots=True)
+class _Point:
+    """The restore point that a checkpoint of all topics is to be."""
+
+    held: Holding | None = None
+    number: int | None = None
+    problem: str | None = None
+
+
 def _taken(part: _Part) -> bool:
     return part.index is not None
+
+
+def _phases(parts: Sequence[_Part]) -> tuple[list[_Part], list[_Part], list[_Part]]:
+    """Coordinators of groups, partitions, coordinators of transactions.
+
+    So no offset of a group is above the end of its partition, and each open transaction of a partition is
+    known to its coordinator (docs/restore.md).
+    """
+    groups = [part for part in parts if part.topic == GROUPS_TOPIC]
+    transactions = [part for part in parts if part.topic == TRANSACTIONS_TOPIC]
+    return groups, [part for part in parts if part.topic not in INTERNAL_TOPICS], transactions
 
 
 class CheckpointCoordinator:
@@ -92,6 +122,7 @@ class CheckpointCoordinator:
         self._context = context
         self._retention = CheckpointPruning(context)
         self._renewals = Renewals(context)
+        self.points = RestorePoints(context)
         context.calls.serve(METHOD, self._serve)
 
     async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109
@@ -104,29 +135,65 @@ class CheckpointCoordinator:
             raise ValueError(f"no lease lasts {lease_ms} ms")
         began = self._context.loop.time()
         partitions = self._partitions(topics)
+        point = _Point()
+        if topics is None:
+            await self._hold(point)
         peers = tuple(peer.id for peer in self._context.config.cluster.nodes)
         controller = _Part(CONTROLLER_GROUP, None, None, peers)
         parts = [*partitions, controller]
         # What cannot be had in one phase must not take the time of the next.
         loop, end = self._context.loop, began + timeout
-        await rounds(
-            loop,
-            partitions,
-            lambda part: self._take_partition(part, lease_ms),
-            _taken,
-            began + timeout / 2,
-        )
-        await rounds(loop, [controller], self._take_controller, _taken, began + timeout * 3 / 4)
+        try:
+            for share, phase in zip(_SHARES, _phases(partitions), strict=True):
+                await rounds(
+                    loop,
+                    phase,
+                    lambda part: self._take_partition(part, lease_ms),
+                    _taken,
+                    began + timeout * share,
+                )
+            await rounds(loop, [controller], self._take_controller, _taken, began + timeout * 3 / 4)
+        finally:
+            await self._let_go(point)
         taken = list(filter(_taken, parts))
         # One group whose documents do not come must not keep all others' old ones for ever.
         found_by = end - min(timeout / 10, CALL_SECONDS)
         await rounds(loop, taken, self._find_documents, lambda part: not self._missing(part), found_by)
         # Only where the new one can be read: else an older one may be all that a reader has.
         published = [part for part in taken if part.published and not self._missing(part)]
+        await self._put(point, parts, published)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end):
                 await each(published, self._remove_older)
-        return CheckpointReport(self._context.config.cluster.id, tuple(map(self._reported, parts)))
+        return CheckpointReport(
+            self._context.config.cluster.id, tuple(map(self._reported, parts)), point.number, point.problem
+        )
+
+    async def _hold(self, point: _Point) -> None:
+        try:
+            point.held = await self.points.begin()
+        except NoRestorePoint as problem:
+            point.problem = str(problem)
+
+    async def _let_go(self, point: _Point) -> None:
+        if point.held is not None:
+            try:
+                await self.points.end(point.held)
+            except NoRestorePoint as problem:
+                point.problem = str(problem)
+
+    async def _put(self, point: _Point, parts: Sequence[_Part], published: Sequence[_Part]) -> None:
+        """Name the documents of all groups as a restore point, if they are one."""
+        if point.held is None or point.problem is not None:
+            return
+        if len(published) < len(parts):
+            point.problem = f"{len(parts) - len(published)} of {len(parts)} groups have no document of it"
+            return
+        states = [GroupState(part.group, part.index or 0, part.published[0]) for part in parts]
+        try:
+            point.number = await self.points.put(point.held, states)
+        except NoRestorePoint as problem:
+            point.problem = str(problem)
 
     async def renew(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any, Protocol
 
 from strandline.node.config.node_config import NodeConfig
@@ -55,6 +56,10 @@ class CheckpointContext(Protocol):
     controller: ControllerClient
     leaders: LeaderTable
     store: ObjectStore
+    rng: random.Random
+
+    def wall_ms(self) -> int:
+        """Unix time in milliseconds; see ClusterClock."""
 
     @property
     def partitions(self) -> Replicas: ...

@@ -134,6 +134,8 @@ class CheckpointsSection:
     """So many without a lease each group keeps, the newest."""
     local_share_bits: int = 6
     """Of a local log one key in 2 to this power is told beside a checkpoint."""
+    publish_seconds: float = 0.0
+    """Time between two restore points; 0: only `strandline checkpoint` takes them."""
 
 
 @dataclass(frozen=True, slots=True)

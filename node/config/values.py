@@ -302,6 +302,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "cache.level_one_bytes": _size,
     "checkpoints.keep": whole(1, 1_000),
     "checkpoints.local_share_bits": whole(0, 64),
+    "checkpoints.publish_seconds": _seconds,
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,
     "level_one.block_bytes": _some_bytes,

@@ -10,6 +10,7 @@ from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.producer_ids import ProducerIds
+from strandline.node.coordinator.decision_hold import DecisionHold
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import MeshCalls
 
@@ -41,6 +42,8 @@ class CoordinatorContext(Protocol):
     def leaders(self) -> LeaderTable: ...
     @property
     def producer_ids(self) -> ProducerIds: ...
+    @property
+    def decisions(self) -> DecisionHold: ...
     @property
     def coordinators(self) -> CoordinatorPlaces: ...
     @property

@@ -104,6 +104,11 @@ class CoordinatorReplica(LedReplica, Generic[M]):
         future.add_done_callback(partial(self._ended, answer))
         return _result(await answer)
 
+    async def settle(self) -> None:
+        """Wait for the outcome of every command that is in the log now; bounded as `execute` is."""
+        if self._in_log:
+            await asyncio.wait([*self._in_log])
+
     def follow(self, started: Callable[[int], None], stopped: Callable[[str], None]) -> None:
         """Tell a runtime: `started(term)` once this node leads and has applied all of earlier terms, and
         `stopped(reason)` when that ends, by a change of leader or because the replica goes."""

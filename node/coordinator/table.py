@@ -56,6 +56,7 @@ class Coordinators:
         """By topic and number: there is one topic of each name, and it is never deleted."""
         self._creating: dict[str, asyncio.Task[Topic | Refusal]] = {}
         self._closed = False
+        context.decisions.serve(context.calls, self)
 
     # Where a key is coordinated.
 
@@ -140,6 +141,10 @@ class Coordinators:
     def led_transactions(self) -> list[TransactionCoordinator]:
         """The transactions' coordinators that this node leads, in the order in which their replicas came."""
         return [hosted.runtime for hosted in self._transactions.values() if hosted.replica.leads]
+
+    def transaction_replicas(self) -> list[tuple[int, CoordinatorReplica[Any]]]:
+        """The replicas here of the transactions' coordinators, by Raft group."""
+        return [(group, hosted.replica) for group, hosted in self._transactions.items()]
 
     def loading(self, topic: str) -> bool:
         """Whether this node was elected for a partition of an internal topic and has yet to catch up.

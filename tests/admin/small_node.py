@@ -210,7 +210,10 @@ class FakeReport:
             "group": 1, "topic": "orders", "partition": 0, "index": 7,
             "published_by": (1,), "missing": (), "error": None,
         }  # fmt: skip
-        return {"complete": True, "cluster": CLUSTER, "checkpoints": (part,)}
+        return {
+            "complete": True, "cluster": CLUSTER, "checkpoints": (part,),
+            "restore_point": 1, "no_restore_point": None,
+        }  # fmt: skip
 
 
 @dataclass

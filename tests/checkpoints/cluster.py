@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +14,7 @@ from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.decision_hold import DecisionHold, HeldCoordinators
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller import Controller
@@ -35,7 +38,8 @@ class Cluster:
 
     `down` are nodes that apply nothing and answer nothing; `leaderless` are groups nobody leads; `deposed`
     are groups whose leader is none any more without knowing it. `calls` are (node, group) of each checkpoint
-    asked for. `now_ms` is what the leaders' clocks say. `refuse` are methods whose calls come to nothing.
+    asked for. `now_ms` is what the leaders' clocks say. `refuse` are methods whose calls come to nothing;
+    `led` are coordinators of transactions that every node has.
     """
 
     def __init__(self, made: World, keep: int = 8) -> None:
@@ -47,6 +51,7 @@ class Cluster:
         self.keep = keep
         self.now_ms = 1_000
         self.lose_answers = 0
+        self.led: list[tuple[int, Any]] = []
         self.refuse: set[str] = set()
         self.calls: list[tuple[int, int]] = []
         self.handlers: dict[tuple[int, str], Handler] = {}
@@ -81,21 +86,28 @@ class Cluster:
                 for replica in self.replicas[partition.group].values():
                     replica.begin_term(1)
                     replica.write()
+        self.holds = {node.id: DecisionHold(node.loop) for node in self.nodes}
+        for number, hold in self.holds.items():
+            calls: Any = SimpleNamespace(serve=partial(self._serve, number))
+            hold.serve(calls, cast(HeldCoordinators, self))
         self.coordinators = {
-            node.id: CheckpointCoordinator(cast(CheckpointContext, self._context(node.id)))
+            node.id: CheckpointCoordinator(cast(CheckpointContext, self.context(node.id)))
             for node in self.nodes
         }
 
-    def _context(self, node: int) -> SimpleNamespace:
+    def context(self, node: int) -> SimpleNamespace:
         return SimpleNamespace(
             config=SimpleNamespace(
                 cluster=SimpleNamespace(id=CLUSTER, nodes=[SimpleNamespace(id=peer) for peer in NODES]),
                 checkpoints=SimpleNamespace(keep=self.keep),
             ),
             loop=self.nodes[node - 1].loop,
+            rng=random.Random(node),
+            wall_ms=lambda: self.now_ms,
             calls=SimpleNamespace(
                 call=self.call,
-                serve=lambda method, handler: self.handlers.__setitem__((node, method), handler),
+                tell=lambda peer, method, payload: None,
+                serve=partial(self._serve, node),
             ),
             host=SimpleNamespace(groups={0: _ControllerGroup(self, node)}),
             controller=SimpleNamespace(
@@ -106,6 +118,12 @@ class Cluster:
             partitions=SimpleNamespace(by_group=lambda group: self._partition(group, node)),
             coordinators=SimpleNamespace(by_group=lambda group: None),
         )
+
+    def _serve(self, node: int, method: str, handler: Handler) -> None:
+        self.handlers[node, method] = handler
+
+    def transaction_replicas(self) -> list[tuple[int, Any]]:
+        return self.led
 
     def control(self, command: Command) -> Any:
         self.index += 1

@@ -179,6 +179,7 @@ class TransactionCoordinator:
 
         None: the command is in the log, and its outcome is not known yet. A Refusal is certain.
         """
+        await self._context.decisions.passed()
         result = await self.replica.execute(Abort(transactional_id, number))
         if isinstance(result, Refusal) and result.reason is Reason.COORDINATOR_UNDECIDED:
             return None
@@ -205,6 +206,8 @@ class TransactionCoordinator:
                     )
                 new_id = given
             made = command(new_id)
+            if not isinstance(made, Enlist):
+                await self._context.decisions.passed()
             result = await self.replica.execute(made)
             wants_id = isinstance(result, ProducerIdNeeded)
             if wants_id:

@@ -102,6 +102,7 @@ class TransactionUpkeep:
                     await markers.deliver(what)
                 # They stay where they are. To send them again because the log is full would fill others too.
                 delivered = True
+                await self._context.decisions.passed()
                 if not isinstance(await self._replica.execute(complete), Refusal):
                     break
             except Exception:
@@ -127,6 +128,7 @@ class TransactionUpkeep:
         """Abort transactions that exceed their producer's timeout; the next check repeats what fails."""
 
         async def abort(one: tuple[str, int]) -> None:
+            await self._context.decisions.passed()
             result = await self._replica.execute(Abort(*one))
             if isinstance(result, Prepared):
                 log.info("aborted transaction %d of %r: its timeout is over", one[1], one[0])

@@ -14,6 +14,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from strandline.node.coordinator.context import CoordinatorContext
+from strandline.node.coordinator.decision_hold import DecisionHold
 from strandline.node.coordinator.table import Coordinators
 from strandline.node.kafka.handlers import describe_quorum
 from strandline.node.kafka.handlers.action_log import ActionLog
@@ -92,6 +93,7 @@ class FakeNode:
         self.producer_ids = FakeProducerIds()
         self.verifier = FakeVerifier()
         self.rng = random.Random(node_id)
+        self.decisions = DecisionHold(self.loop)
         self.coordinators = Coordinators(self.coordinator_context)
         self.partitions = FakePartitions(self.controller)
         self.work_executor = None

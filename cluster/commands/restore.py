@@ -1,0 +1,121 @@
+"""`strandline cluster restore`: a cluster out of what its bucket holds."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local import HEALTHY_SECONDS, LocalCluster
+from strandline.cluster.local_files import Description
+from strandline.cluster.local_restore import look, node_options
+from strandline.cluster.local_restore import restore as restore_folder
+from strandline.cluster.output import Json, escaped, plural, progress, show, table
+from strandline.cluster.ports import free_ports, usual_ports
+from strandline.cluster.stored import StorageOptions, pairs
+from strandline.cluster.target import DEFAULT_FOLDER
+
+
+def restore(
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="The cluster's object storage. Default: that of --cluster."),
+    ] = None,
+    option: StorageOptions = None,
+    cluster: Annotated[
+        Path, typer.Option("--cluster", metavar="FOLDER", help="Folder of the cluster's files, old or new.")
+    ] = Path(DEFAULT_FOLDER),
+    point: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Restore point. Default: the newest.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
+    ] = False,
+    free: Annotated[
+        bool, typer.Option("--free-ports", help="Use free ports instead of 9092, 9644, 7101 and up.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Setting of every node of a new folder."),
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="In a new folder: TLS and logins on all ports.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until the nodes are healthy.")
+    ] = HEALTHY_SECONDS,
+    as_json: Json = False,
+) -> None:
+    """Make a cluster out of what its bucket holds, when the data folders of all nodes are gone.
+
+    It says first up to which offset each partition is restored. Records after that are lost.
+
+    \b
+    Examples:
+      strandline cluster restore --storage s3://bucket/prefix --dry-run
+      strandline cluster restore --storage s3://bucket/prefix --option region=eu-west-1
+      strandline cluster restore --cluster /srv/strandline
+    """
+    options = pairs(option)
+    if dry_run:
+        with progress(as_json) as tell:
+            tell("reading the storage")
+            plain = look(*_place(storage, options, cluster), point)
+        show(as_json, {**plain, "restored": False}, _lines(plain, "would be restored"))
+        return
+    with progress(as_json) as tell:
+        plain = restore_folder(
+            cluster.absolute(),
+            storage=storage,
+            options=options,
+            settings=settings or (),
+            point=point,
+            choose_ports=free_ports if free else usual_ports,
+            secure=secure,
+            tell=lambda plain: None if as_json else show(False, plain, _lines(plain, "is restored")),
+            progress=tell,
+        )
+        local = LocalCluster(cluster)
+        local.up(timeout=timeout, progress=tell)
+    found = local.description
+    show(
+        as_json,
+        {**plain, "restored": True, "folder": str(found.folder), "bootstrap": found.bootstrap},
+        f"restored and up: {plural(len(found.nodes), 'node')} at {found.bootstrap},"
+        f" incarnation {plain['new_incarnation']}",
+    )
+
+
+def _place(storage: str | None, options: dict[str, str], cluster: Path) -> tuple[str, dict[str, str]]:
+    if storage is not None:
+        return storage, options
+    found = Description.load(cluster.absolute())
+    if found is None:
+        raise CommandFailed(
+            f"there is no cluster in {cluster} whose storage could be read", "name it with --storage", MISUSED
+        )
+    return found.storage, {**node_options(found), **options}
+
+
+def _lines(plain: dict[str, Any], what: str) -> list[Any]:
+    taken = datetime.datetime.fromtimestamp(plain["taken_ms"] / 1000, datetime.UTC)
+    rows = [
+        (one["topic"], one["partition"], one["start_offset"], one["end_offset"])
+        for one in plain["partitions"]
+    ]
+    later = plain["later_objects"]
+    told = [
+        f"cluster {plain['cluster']}, incarnation {plain['incarnation']}: restore point {plain['point']},"
+        f" taken {taken:%Y-%m-%d %H:%M:%S} UTC, {plain['age_seconds']:,.0f} s ago; each partition {what}"
+        " up to this offset:",
+    ]
+    notes = [
+        f"{plural(plain['objects'], 'object')} are named and there;"
+        f" {later:,} more may hold later records, which are lost with those that only the nodes had.",
+        "Users' passwords are not in the storage: they have to be set again.",
+    ]
+    header = ("TOPIC", "PARTITION", "FROM", "UP TO")
+    return [*map(escaped, told), table(header, rows, right=(1, 2, 3)), *map(escaped, notes)]

@@ -1,0 +1,178 @@
+"""Restore points: a checkpoint of all topics that a cluster can go on from, named in the storage.
+
+Documents of different groups fit together if no transaction is decided between the first and the last, if
+coordinators of groups come before partitions, and coordinators of transactions after them; docs/restore.md
+gives the reasons. So decisions are held on all nodes while the documents are taken (`begin`, `end`), and the
+point is put once every document is stored (`put`). A checkpoint for which that could not be done is a
+checkpoint like any other, and only the point is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.coordinator.decision_hold import (
+    HOLD,
+    MAX_HOLD_SECONDS,
+    RELEASE,
+    SETTLE_SECONDS,
+)
+from strandline.node.objectstore.store import MAX_LIST, StoreError
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.restore_point import (
+    GroupState,
+    RestorePoint,
+    RestorePointDamaged,
+    attempt_number,
+    attempts_prefix,
+    decode_point,
+    point_name,
+    point_number,
+    points_prefix,
+)
+from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+
+log = logging.getLogger(__name__)
+
+KEPT_POINTS: Final = 3
+"""So many points stay, the newest. The documents of an earlier one may be gone."""
+_CALL_SECONDS: Final = SETTLE_SECONDS + 1.0
+
+
+class NoRestorePoint(Exception):
+    """A checkpoint is no restore point; one line says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A hold of decisions on these nodes."""
+
+    token: int
+    nodes: tuple[int, ...]
+    led: Mapping[int, int]
+    """Term of the leader of each coordinator of transactions, by Raft group."""
+    topic: Topic | None
+    """The coordinators' topic; None if there were no transactions yet."""
+    began_ms: int
+
+
+class RestorePoints:
+    """One per node. Everything belongs on the context's loop."""
+
+    def __init__(self, context: CheckpointContext) -> None:
+        self._context = context
+
+    async def begin(self) -> Holding:
+        """Hold the decisions on transactions on every live node; raises NoRestorePoint.
+
+        Only while all coordinators of transactions have a leader that holds still is a point taken.
+        """
+        machine = self._context.controller.machine
+        token = 1 + self._context.rng.getrandbits(62)
+        nodes = tuple(node for node, known in machine.nodes.items() if not known.fenced)
+        held = Holding(token, nodes, {}, machine.topic(TRANSACTIONS_TOPIC), self._context.wall_ms())
+        try:
+            led = await self._each(nodes, HOLD, [token, int(MAX_HOLD_SECONDS * 1000)])
+            _check_all_led(held.topic, led)
+        except NoRestorePoint:
+            await self._let_go(held)
+            raise
+        return Holding(token, nodes, led, held.topic, held.began_ms)
+
+    async def end(self, held: Holding) -> None:
+        """Let decisions go on. Raises NoRestorePoint unless they were held on all nodes until now."""
+        try:
+            led = await self._each(held.nodes, RELEASE, [held.token])
+        except NoRestorePoint:
+            await self._let_go(held)
+            raise
+        if led != held.led:
+            raise NoRestorePoint("a coordinator of transactions changed its leader meanwhile")
+        known = self._context.controller.machine.topic(TRANSACTIONS_TOPIC)
+        if (known is None) != (held.topic is None):
+            raise NoRestorePoint("the first transaction began meanwhile")
+
+    async def put(self, held: Holding, groups: Sequence[GroupState]) -> int:
+        """Name the documents in the storage, and give the point's number; raises NoRestorePoint.
+
+        Points before the newest ones are deleted. A deletion that fails is repeated with the next point.
+        """
+        machine, store = self._context.controller.machine, self._context.store
+        cluster = self._context.config.cluster.id
+        try:
+            names = await store.list(points_prefix(cluster), "", MAX_LIST)
+            attempts = await store.list(attempts_prefix(cluster), "", MAX_LIST)
+            points = [name for name in names if point_number(name) is not None]
+            number = 1 + max((point_number(name) or 0 for name in points), default=0)
+            made = RestorePoint(
+                cluster,
+                machine.incarnation or "",
+                number,
+                held.began_ms,
+                machine.cluster_epoch,
+                max((attempt_number(name) or 0 for name in attempts), default=0),
+                tuple(sorted(groups)),
+            )
+            await store.put(point_name(cluster, number), [made.encode()])
+            if len(points) >= KEPT_POINTS:
+                await store.delete_many(points[: len(points) - KEPT_POINTS + 1])
+        except StoreError as error:
+            raise NoRestorePoint(f"the storage: {error}") from error
+        return number
+
+    async def newest_leases(self) -> list[tuple[int, int]]:
+        """Group and log index of each partition that the newest point names; raises StoreError.
+
+        Coordinators and the controller have no leases.
+        """
+        cluster, store = self._context.config.cluster.id, self._context.store
+        machine = self._context.controller.machine
+        names = await store.list(points_prefix(cluster), "", MAX_LIST)
+        points = [name for name in names if point_number(name) is not None]
+        if not points:
+            return []
+        try:
+            newest = decode_point(bytes(await store.get(points[-1])))
+        except RestorePointDamaged as error:
+            log.error("%s: %s", points[-1], error)
+            return []
+        partitions = {
+            partition.group
+            for topic in machine.topics
+            if topic.name not in INTERNAL_TOPICS
+            for partition in topic.partitions
+        }
+        return [(one.group, one.log_index) for one in newest.groups if one.group in partitions]
+
+    async def _each(self, nodes: Sequence[int], method: str, payload: list[int]) -> dict[int, int]:
+        """Call all nodes; gives the leader's term of each coordinator of transactions, by group."""
+        calls = (self._context.calls.call(node, method, payload, _CALL_SECONDS) for node in nodes)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        led: dict[int, int] = {}
+        for node, answer in zip(nodes, answers, strict=True):
+            if isinstance(answer, CallFailed):
+                raise NoRestorePoint(f"node {node} does not hold its transactions still: {answer.reason}")
+            if isinstance(answer, BaseException):
+                raise answer
+            led |= {int(group): int(term) for group, term in answer}
+        return led
+
+    async def _let_go(self, held: Holding) -> None:
+        """End the hold wherever it lasts; where that cannot be said it ends by itself."""
+        for node in held.nodes:
+            self._context.calls.tell(node, RELEASE, [held.token])
+
+
+def _check_all_led(topic: Topic | None, led: Mapping[int, int]) -> None:
+    missing = [place.group for place in topic.partitions if place.group not in led] if topic else []
+    if missing:
+        raise NoRestorePoint(
+            f"{len(missing)} coordinators of transactions have no leader that is ready, as that of group"
+            f" {missing[0]}"
+        )

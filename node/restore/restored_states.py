@@ -1,0 +1,122 @@
+"""The states that a restored cluster's nodes begin with, made of a restore point's.
+
+Every group goes on at a term and a log index above all that the cluster before can have used for it, so that
+no leader epoch, no name of a level-one object and no name of a checkpoint comes a second time. Pure: the
+same point and arguments give the same documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from strandline.node.restore.stored_point import CannotRestore, StoredPoint
+from strandline.snapshot.document import SnapshotDocument
+from strandline.statemachine.controller import controller_snapshot, restored_controller
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.groups.groups import GroupsMachine
+from strandline.statemachine.internal_topics import (
+    GROUPS_KIND,
+    TRANSACTIONS_KIND,
+    TRANSACTIONS_TOPIC,
+    coordinator_kind,
+)
+from strandline.statemachine.machine import Captured, StateMachine
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.transactions.restored_transactions import resumed
+from strandline.statemachine.transactions.transactions import TransactionsMachine
+
+TERMS: Final = 1 << 22
+"""Terms for each step: 48 elections a second for a day."""
+INDEXES: Final = 1 << 40
+"""Log indexes for each step: 12 million entries a second for a day."""
+DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredCluster:
+    """Identities of a restored cluster, decided before its states are made."""
+
+    incarnation: str
+    folders: Mapping[int, int]
+    """Identity of the new data folder of each node."""
+    steps: int
+    """See `steps_since`."""
+
+
+def steps_since(stored: StoredPoint, now_ms: int) -> int:
+    """The number of times that each number moves on from the point, at this time (Unix ms).
+
+    Once more than for any attempt since the point, as each may have made a cluster that ran; and once for
+    each day since, in which a cluster may have gone on. A clock that went back does not matter to the first.
+    """
+    earlier = [attempt.steps for attempt in stored.attempts if attempt.number > stored.point.attempts]
+    days = max(0, now_ms - stored.point.taken_ms) // DAY_MS
+    return 1 + max(earlier, default=0) + days
+
+
+def restored_documents(stored: StoredPoint, made: RestoredCluster) -> Iterator[SnapshotDocument]:
+    """The state of each group, the controller's first; raises CannotRestore for one that cannot be read.
+
+    The states of `stored` are used up: call this once.
+    """
+    far = made.steps
+    state = stored.controller
+    next_id = restored_controller.first_producer_id(state, far)
+    transactional: dict[int, bytes] = {}
+    topic = state.by_name.get(TRANSACTIONS_TOPIC)
+    for number, place in enumerate(topic.partitions if topic else ()):
+        document = stored.documents.get(place.group)
+        if document is not None:
+            try:
+                transactional[place.group], taken = resumed(document.state, next_id)
+            except ValueError as error:
+                raise CannotRestore(
+                    f"{TRANSACTIONS_TOPIC}-{number}: {error}",
+                    "use the release that wrote it, or name an earlier point with --point",
+                ) from None
+            next_id += taken
+    restored_controller.move_on(
+        state, steps=far, incarnation=made.incarnation, folders=made.folders, next_producer_id=next_id
+    )
+    nodes = tuple(sorted(made.folders))
+    controller = _moved(stored, CONTROLLER_GROUP, Controller.kind, far)
+    yield replace(controller, voters=nodes, learners=(), state=controller_snapshot.capture(state))
+    for topic in state.topics.values():
+        for place in topic.partitions:
+            kind = coordinator_kind(topic.name) or PartitionStateMachine.kind
+            document = _moved(stored, place.group, kind, far)
+            if place.group in transactional:
+                document = replace(document, state=transactional[place.group])
+            elif not document.state:
+                document = replace(document, state=_empty(kind, place.creation_epoch).snapshot())
+            yield replace(document, voters=tuple(sorted(place.replicas)), learners=())
+
+
+def _moved(stored: StoredPoint, group: int, kind: str, far: int) -> SnapshotDocument:
+    """The group's document at its new place in the log; without a state if the point has none."""
+    document = stored.documents.get(group)
+    if document is None:
+        document = SnapshotDocument(stored.point.cluster, kind, group, 0, 0, (), (), b"")
+    if document.kind != kind:
+        raise CannotRestore(
+            f"the state of group {group} is that of a {document.kind}, and the group's is a {kind}",
+            "name another point with --point",
+        )
+    return replace(
+        document, index=document.index + far * INDEXES, term=document.term + far * TERMS, folders=()
+    )
+
+
+def _empty(kind: str, creation_epoch: int) -> StateMachine:
+    if kind == GROUPS_KIND:
+        return GroupsMachine(_never)
+    if kind == TRANSACTIONS_KIND:
+        return TransactionsMachine(_never)
+    return PartitionStateMachine(creation_epoch, _never)
+
+
+def _never(index: int, captured: Captured) -> None:
+    raise AssertionError("no entry is applied to a state that is being restored")

@@ -1,0 +1,272 @@
+"""Reads a restore point from the storage, with the states that it names, and changes nothing there.
+
+A state that cannot be read, or that names an object which is gone, is found here, before anything is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
+from strandline.node.objectstore.store import MAX_LIST, ObjectNotFound, ObjectStore
+from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
+from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.restore_point import (
+    GroupState,
+    RestoreAttempt,
+    RestorePoint,
+    RestorePointDamaged,
+    attempt_number,
+    attempts_prefix,
+    decode_attempt,
+    decode_point,
+    point_name,
+    point_number,
+    points_prefix,
+)
+from strandline.statemachine.controller.controller_snapshot import load
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
+from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
+from strandline.statemachine.partition.extent import ObjectExtent
+from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, level_one_name
+from strandline.statemachine.partition.partition_state import PartitionState
+
+READS_AT_ONCE: Final = 16
+"""Documents that are read in parallel."""
+_NAMED: Final = 3
+"""Things that a refusal names; the rest is counted."""
+T = TypeVar("T")
+
+
+class CannotRestore(Exception):
+    """There is nothing that could be restored, or not as it is; one line with the cure."""
+
+    def __init__(self, cause: str, cure: str) -> None:
+        super().__init__(f"{cause}: {cure}")
+        self.cause = cause
+        self.cure = cure
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPartition:
+    """One partition as the point has it."""
+
+    group: int
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    """Records below it are restored, and none from it on."""
+
+
+@dataclass(slots=True)
+class StoredPoint:
+    """A restore point with its states, checked against what the storage holds."""
+
+    owner: Owner
+    point: RestorePoint
+    attempts: tuple[RestoreAttempt, ...]
+    controller: ControllerState
+    documents: dict[int, SnapshotDocument]
+    """By group; a group that the controller knows and that has none was created after the point's others."""
+    partitions: list[StoredPartition] = field(default_factory=list)
+    later_points: int = 0
+    """Newer points, if an earlier one was asked for."""
+    named_objects: int = 0
+    """Objects of level zero and one that the states name, each of which is there."""
+    names: frozenset[str] = frozenset()
+    """All objects of level zero and one that were there."""
+
+    @property
+    def later_objects(self) -> int:
+        """Objects that no state names: some have later records, which are not restored."""
+        return len(self.names) - self.named_objects
+
+
+async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoint:
+    """Read the newest restore point, or the one of this number. Raises CannotRestore, StoreError, and
+    ForeignStorage if the storage's owner cannot be read."""
+    owner = await read_owner(store)
+    if owner is None:
+        names = await store.list("", "", 1)
+        if not names:
+            raise CannotRestore(
+                "the storage is empty", "name the folder or prefix that the cluster had as storage.url"
+            )
+        raise CannotRestore(
+            f"the storage has no object {KEY!r}, which names the cluster that it belongs to",
+            "name the folder or prefix that the cluster had as storage.url",
+        )
+    attempts = await _attempts(store, owner)
+    point, later = await _point(store, owner, number)
+    _check_incarnation(owner, point, attempts)
+    documents = await _documents(store, point)
+    state = _controller(documents, point)
+    found = StoredPoint(owner, point, attempts, state, documents, later_points=later)
+    await _check_objects(store, found)
+    return found
+
+
+async def _attempts(store: ObjectStore, owner: Owner) -> tuple[RestoreAttempt, ...]:
+    names = await store.list(attempts_prefix(owner.cluster), "", MAX_LIST)
+    return tuple(
+        [
+            _decoded(name, decode_attempt, bytes(await store.get(name)))
+            for name in names
+            if attempt_number(name) is not None
+        ]
+    )
+
+
+async def _point(store: ObjectStore, owner: Owner, number: int | None) -> tuple[RestorePoint, int]:
+    names = await store.list(points_prefix(owner.cluster), "", MAX_LIST)
+    numbers = [found for name in names if (found := point_number(name)) is not None]
+    if not numbers:
+        raise CannotRestore(
+            f"the storage of {owner} has no restore point",
+            "bring back the data folders of a majority of its nodes. A running cluster makes one with"
+            " `strandline checkpoint`, or by itself with checkpoints.publish_seconds",
+        )
+    wanted = max(numbers) if number is None else number
+    if wanted not in numbers:
+        told = ", ".join(map(str, numbers))
+        raise CannotRestore(f"there is no restore point {wanted}", f"name one of {told}")
+    name = point_name(owner.cluster, wanted)
+    point = _decoded(name, decode_point, bytes(await store.get(name)))
+    if (point.cluster, point.number) != (owner.cluster, wanted):
+        raise CannotRestore(
+            f"{name} is restore point {point.number} of cluster {point.cluster!r}",
+            "the object was copied or renamed: bring the right one back",
+        )
+    return point, sum(found > wanted for found in numbers)
+
+
+def _check_incarnation(owner: Owner, point: RestorePoint, attempts: Sequence[RestoreAttempt]) -> None:
+    """Raise CannotRestore if the storage's owner changed otherwise than by an attempt to restore."""
+    if owner.incarnation not in (point.incarnation, *(attempt.incarnation for attempt in attempts)):
+        raise CannotRestore(
+            f"restore point {point.number} is of incarnation {point.incarnation}, and the storage belongs to"
+            f" {owner}",
+            "name the storage that the cluster had",
+        )
+
+
+async def _documents(store: ObjectStore, point: RestorePoint) -> dict[int, SnapshotDocument]:
+    found: dict[int, SnapshotDocument] = {}
+    todo = iter(point.groups)
+
+    async def work() -> None:
+        for named in todo:
+            found[named.group] = await _document(store, point.cluster, named)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(READS_AT_ONCE):
+                tasks.create_task(work())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return dict(sorted(found.items()))
+
+
+async def _document(store: ObjectStore, cluster: str, named: GroupState) -> SnapshotDocument:
+    name = snapshot_name(cluster, named.group, named.log_index, named.node)
+    try:
+        document = decode(bytes(await store.get(name)))
+    except ObjectNotFound:
+        raise CannotRestore(
+            f"{name}, which the restore point names, is gone",
+            "name an earlier point with --point, or bring the object back",
+        ) from None
+    except (SnapshotDamaged, SnapshotTooNew) as error:
+        raise CannotRestore(
+            f"{name}: {error}", "bring the object back, or name an earlier point with --point"
+        ) from None
+    if (document.cluster, document.group, document.index) != (cluster, named.group, named.log_index):
+        raise CannotRestore(
+            f"{name} holds the state of group {document.group} of cluster {document.cluster!r} at entry"
+            f" {document.index}",
+            "the object was copied or renamed: bring the right one back",
+        )
+    return document
+
+
+def _controller(documents: Mapping[int, SnapshotDocument], point: RestorePoint) -> ControllerState:
+    document = documents.get(CONTROLLER_GROUP)
+    if document is None:
+        raise CannotRestore(f"restore point {point.number} lacks the controller", "name an earlier one")
+    try:
+        return load(document.state)
+    except ValueError as error:
+        raise CannotRestore(
+            f"the controller's state cannot be read: {error}", "name an earlier point"
+        ) from None
+
+
+async def _check_objects(store: ObjectStore, found: StoredPoint) -> None:
+    """Compare what the partitions name with what the storage holds."""
+    stored_names = await object_names(store)
+    named: set[str] = set()
+    lost: list[str] = []
+    for topic in found.controller.topics.values():
+        if topic.name in INTERNAL_TOPICS:
+            continue
+        for number, place in enumerate(topic.partitions):
+            document = found.documents.get(place.group)
+            if document is None:
+                found.partitions.append(StoredPartition(place.group, topic.name, number, 0, 0))
+                continue
+            try:
+                state = PartitionState.loaded(document.state)
+            except Exception as error:
+                raise CannotRestore(
+                    f"the state of {topic.name}-{number} cannot be read: {error}",
+                    "use the release that wrote it, or name an earlier point with --point",
+                ) from None
+            names = set(_objects(state, topic.topic_id, number))
+            if names - stored_names:
+                lost.append(f"{topic.name}-{number} ({min(names - stored_names)})")
+            named |= names
+            found.partitions.append(
+                StoredPartition(place.group, topic.name, number, state.start_offset, state.next_offset)
+            )
+    if lost:
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        raise CannotRestore(
+            f"objects that restore point {found.point.number} names are gone, of {', '.join(lost[:_NAMED])}"
+            f"{more}",
+            "its leases ended, or something else deleted them: bring them back, or name another point with"
+            " --point",
+        )
+    found.names, found.named_objects = stored_names, len(named)
+
+
+async def object_names(store: ObjectStore) -> frozenset[str]:
+    """Names of all objects of level zero and one; raises StoreError."""
+    found: set[str] = set()
+    for prefix in (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX):
+        after = ""
+        while names := await store.list(prefix, after, MAX_LIST):
+            found.update(names)
+            after = names[-1]
+    return frozenset(found)
+
+
+def _objects(state: PartitionState, topic_id: bytes, number: int) -> Iterator[str]:
+    """Names of the objects that a reader of the partition may need."""
+    for extent in state.extents:
+        if isinstance(extent, ObjectExtent):
+            yield extent.object_name
+    for one in state.level_one:
+        yield level_one_name(topic_id, number, one.term, one.unique)
+
+
+def _decoded(name: str, decode: Callable[[bytes], T], data: bytes) -> T:
+    """Decode an object; raises CannotRestore where it is damaged."""
+    try:
+        return decode(data)
+    except RestorePointDamaged as error:
+        raise CannotRestore(f"{name}: {error}", "bring it back, or name another point with --point") from None

@@ -1,0 +1,65 @@
+"""The controller's state as a restored cluster begins with it: that of a restore point, moved on.
+
+The cluster before may have gone on after the point. So every number that it counted goes on above all that it
+can have used: cluster epochs, ids of groups, producer ids. Its nodes have new data folders and are dead until
+they register. Moves and replacements of that time have ended: each partition is where it was before its move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from strandline.statemachine.controller.controller_state import ControllerState, NodeFolder
+
+EPOCHS: Final = 1 << 30
+"""Cluster epochs for each step: one a second for 34 years."""
+GROUPS: Final = 100_000
+"""Raft groups for each step: partitions that were created after the point and are not in it."""
+PRODUCER_IDS: Final = 1 << 40
+"""Producer ids for each step: a million a second for 12 days."""
+
+
+def first_producer_id(state: ControllerState, steps: int) -> int:
+    """The lowest producer id that the cluster before cannot have used."""
+    return state.next_producer_id + steps * PRODUCER_IDS
+
+
+def move_on(
+    state: ControllerState,
+    *,
+    steps: int,
+    incarnation: str,
+    folders: Mapping[int, int],
+    next_producer_id: int,
+) -> None:
+    """Change the state of a point into that of the cluster restored from it.
+
+    `steps` is how far the numbers move on, 1 or more. `folders` are the identities of the nodes' new data
+    folders. Producer ids from `first_producer_id` to below `next_producer_id` are used by the restore.
+    """
+    state.incarnation = incarnation
+    state.cluster_epoch += steps * EPOCHS
+    state.next_group += steps * GROUPS
+    state.next_producer_id = next_producer_id
+    state.folders = {
+        node: NodeFolder(_generation(state, node) + 1, folder) for node, folder in sorted(folders.items())
+    }
+    for registration in state.nodes.values():
+        state.put_node(registration._replace(fenced=True))
+    state.replacement = None
+    for group, move in list(state.moves.items()):
+        topic_id, number = state.places[group]
+        state.put_replicas(state.topics[topic_id], number, move.original)
+    state.moves = {}
+
+
+def hosts(state: ControllerState) -> Collection[int]:
+    """Nodes that have a replica of any partition, or ever registered: a restored cluster needs them all."""
+    hosted = {node for node, groups in state.hosted.items() if groups}
+    return sorted(hosted | set(state.folders) | set(state.nodes))
+
+
+def _generation(state: ControllerState, node: int) -> int:
+    known = state.folders.get(node)
+    return 0 if known is None else known.generation

@@ -1,0 +1,180 @@
+"""Restore points: when a checkpoint is one, what it names, and what keeps it worth something."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from strandline.node.checkpoints import restore_publishing
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.restore_points import KEPT_POINTS, NoRestorePoint, RestorePoints
+from strandline.node.checkpoints.restore_publishing import RestorePublishing
+from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
+from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.restore_point import RestorePoint, decode_point, point_name, points_prefix
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic
+from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from tests.checkpoints.cluster import Cluster, take
+from tests.checkpoints.harness import CLUSTER, world
+from tests.level_zero.samples import run
+from tests.simulation.world import World
+from tests.statemachine.controller_harness import topic_id
+
+
+def stored(cluster: Cluster) -> dict[int, RestorePoint]:
+    points = [
+        decode_point(cluster.store.objects[name]) for name in cluster.store.keys(points_prefix(CLUSTER))
+    ]
+    return {point.number: point for point in points}
+
+
+def test_a_checkpoint_of_all_topics_is_a_point_and_names_a_document_of_each_group() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        report = take(made, cluster, node=2)
+        assert (report.restore_point, report.no_restore_point) == (1, None)
+        point = stored(cluster)[1]
+        assert (point.cluster, point.incarnation, point.attempts) == (CLUSTER, "first", 0)
+        assert [group.group for group in point.groups] == [0, 1, 2, 3, 4, 5]
+        there = set(cluster.store.keys(""))
+        assert {snapshot_name(CLUSTER, *group) for group in point.groups} <= there
+        assert not any(hold.held for hold in cluster.holds.values())
+        assert take(made, cluster, ["orders"]).restore_point is None
+
+
+def test_the_newest_points_stay() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        for number in range(1, KEPT_POINTS + 3):
+            assert take(made, cluster).restore_point == number
+        assert list(stored(cluster)) == [3, 4, 5]
+        assert cluster.store.keys(points_prefix(CLUSTER))[-1] == point_name(CLUSTER, 5)
+
+
+def test_a_checkpoint_that_lacks_a_group_is_no_point() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.leaderless = {4}
+        report = take(made, cluster, timeout=4.0)
+        assert (report.restore_point, report.no_restore_point) == (
+            None,
+            "1 of 6 groups have no document of it",
+        )
+        assert not stored(cluster)
+
+
+def test_there_is_no_point_unless_every_live_node_holds_still() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.refuse = {HOLD}
+        report = take(made, cluster)
+        assert report.complete
+        assert "node 1 does not hold its transactions still" in str(report.no_restore_point)
+
+
+def test_there_is_no_point_after_a_hold_that_ended_by_itself() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.leaderless = {4}
+        report = take(made, cluster, timeout=4 * MAX_HOLD_SECONDS)
+        assert "the hold is over" in str(report.no_restore_point)
+
+
+class Led:
+    """A coordinator of transactions that node 1 leads."""
+
+    def __init__(self) -> None:
+        self.term = 7
+        self.confirmed = True
+
+    async def settle(self) -> None:
+        pass
+
+    async def confirm(self) -> bool:
+        return self.confirmed
+
+
+def _points(cluster: Cluster) -> RestorePoints:
+    return RestorePoints(cast(CheckpointContext, cluster.context(1)))
+
+
+@pytest.mark.parametrize("change", ["term", "deposed"])
+def test_there_is_no_point_when_a_coordinator_of_transactions_changed_its_leader(change: str) -> None:
+    with world() as made:
+        cluster, led = Cluster(made), Led()
+        topic = cluster.control(CreateInternalTopic(topic_id(9), TRANSACTIONS_TOPIC, 1, 3))
+        group = topic.partitions[0].group
+        points = _points(cluster)
+
+        async def missing() -> None:
+            with pytest.raises(NoRestorePoint, match=f"no leader that is ready, as that of group {group}"):
+                await points.begin()
+
+        async def changed() -> None:
+            await points.end(await points.begin())
+            held = await points.begin()
+            led.term, led.confirmed = (8, True) if change == "term" else (7, False)
+            with pytest.raises(NoRestorePoint, match="changed its leader meanwhile"):
+                await points.end(held)
+
+        run(made, cluster.nodes[0], missing())
+        cluster.led = [(group, led)]
+        made.run(made.now + MAX_HOLD_SECONDS)
+        run(made, cluster.nodes[0], changed())
+
+
+def test_there_is_no_point_when_the_first_transaction_began_meanwhile() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        points = _points(cluster)
+
+        async def begun() -> None:
+            held = await points.begin()
+            cluster.control(CreateInternalTopic(topic_id(9), TRANSACTIONS_TOPIC, 1, 3))
+            with pytest.raises(NoRestorePoint, match="the first transaction began meanwhile"):
+                await points.end(held)
+
+        run(made, cluster.nodes[0], begun())
+
+
+def publishing(made: World, cluster: Cluster, seconds: float) -> RestorePublishing:
+    context: Any = cluster.context(1)
+    context.config.checkpoints.publish_seconds = seconds
+    context.config.node = SimpleNamespace(id=1)
+    return RestorePublishing(
+        cast(CheckpointContext, context), cluster.coordinators[1], loop=cluster.nodes[0].loop
+    )
+
+
+def test_points_are_taken_now_and_then_and_a_point_that_is_not_followed_keeps_its_leases() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        part = publishing(made, cluster, 100.0)
+        cluster.nodes[0].call(part.start)
+        made.run(made.now + 90.0)
+        assert not stored(cluster)
+        made.run(made.now + 15.0)
+        assert list(stored(cluster)) == [1]
+        made.run(made.now + 100.0)
+        assert list(stored(cluster)) == [1, 2]
+        (point,) = [group for group in stored(cluster)[2].groups if group.group == 1]
+        cluster.leaderless = {4}
+        cluster.now_ms += 100_000
+        made.run(made.now + 130.0)
+        assert list(stored(cluster)) == [1, 2]
+        leases = {one.log_index: one for one in cluster.replicas[1][1].machine.checkpoints.retained}
+        lasts = restore_publishing.SPARE_LEASES * 100_000 + 60_000
+        assert leases[point.log_index].lease_until == cluster.now_ms + lasts
+        cluster.nodes[0].call(part.close)
+
+
+def test_points_come_less_often_with_many_groups_and_never_where_that_is_off() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        assert publishing(made, cluster, 0.5).interval > 0.5
+        part = publishing(made, cluster, 0.0)
+        cluster.nodes[0].call(part.start)
+        made.run(made.now + 100.0)
+        assert not stored(cluster)

@@ -1,0 +1,169 @@
+"""What a restore reads, and why it refuses: each before anything was done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Coroutine
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
+from strandline.node.objectstore.store import ObjectStore
+from strandline.node.restore.restored_states import (
+    DAY_MS,
+    INDEXES,
+    TERMS,
+    RestoredCluster,
+    restored_documents,
+    steps_since,
+)
+from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_point
+from strandline.node.restore.take_over import record_attempt, take_over
+from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.restore_point import attempts_prefix, decode_attempt, decode_point, point_name
+from strandline.statemachine.controller.controller_snapshot import load
+from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition_commands import Append
+from strandline.statemachine.partition.placeholder import Placeholder
+from tests.checkpoints.cluster import Cluster, take
+from tests.checkpoints.harness import CLUSTER, world
+from tests.level_zero.samples import run
+from tests.simulation.world import World
+
+OWNER = Owner(CLUSTER, "first")
+UNIQUE = object_id(1, 1, bytes(range(16)))
+
+
+class Stored:
+    """A bucket with one restore point of a cluster of five partitions."""
+
+    def __init__(self, made: World) -> None:
+        self.made = made
+        self.cluster = Cluster(made)
+        self.objects = self.cluster.store.objects
+        self.objects[KEY] = OWNER.document().encode()
+        assert take(made, self.cluster).restore_point == 1
+
+    def do(self, work: Callable[[ObjectStore], Coroutine[Any, Any, Any]]) -> Any:
+        node = self.cluster.nodes[0]
+        return run(self.made, node, work(self.cluster.store.client(node)))
+
+    def read(self, number: int | None = None) -> StoredPoint:
+        found: StoredPoint = self.do(lambda store: read_point(store, number))
+        return found
+
+    def refused(self, number: int | None = None) -> str:
+        before = dict(self.objects)
+        with pytest.raises(CannotRestore) as refusal:
+            self.read(number)
+        assert dict(self.objects) == before
+        return str(refusal.value)
+
+
+def test_a_point_is_read_with_the_ends_of_its_partitions() -> None:
+    with world() as made:
+        found = Stored(made).read()
+        assert (found.owner, found.point.number, found.attempts) == (OWNER, 1, ())
+        assert [(one.topic, one.partition, one.start_offset, one.end_offset) for one in found.partitions] == [
+            *(("orders", number, 0, 1) for number in range(3)),
+            *(("clicks", number, 0, 1) for number in range(2)),
+        ]
+
+
+def test_empty_and_foreign_storage_is_refused() -> None:
+    with world() as made:
+        stored = Stored(made)
+        del stored.objects[KEY]
+        assert "has no object 'cluster'" in stored.refused()
+        stored.objects[KEY] = b"{}"
+        with pytest.raises(ForeignStorage):
+            stored.read()
+        stored.objects[KEY] = Owner(CLUSTER, "of another").document().encode()
+        assert "is of incarnation first, and the storage belongs to" in stored.refused()
+        stored.objects[KEY] = Owner("pier", "first").document().encode()
+        assert "has no restore point" in stored.refused()
+        for name in list(stored.objects):
+            del stored.objects[name]
+        assert "the storage is empty" in stored.refused()
+
+
+def test_damaged_documents_are_refused_by_name() -> None:
+    with world() as made:
+        stored = Stored(made)
+        name = point_name(CLUSTER, 1)
+        point = decode_point(stored.objects[name])
+        assert "there is no restore point 4: name one of 1" in stored.refused(4)
+        for group in point.groups[0], point.groups[2]:
+            document = snapshot_name(CLUSTER, *group)
+            whole = stored.objects[document]
+            stored.objects[document] = whole[:-1] + bytes([whole[-1] ^ 1])
+            assert document in stored.refused()
+            del stored.objects[document]
+            assert f"{document}, which the restore point names, is gone" in stored.refused()
+            stored.objects[document] = whole
+        other = snapshot_name(CLUSTER, *point.groups[1])
+        stored.objects[other] = stored.objects[snapshot_name(CLUSTER, *point.groups[2])]
+        assert "holds the state of group 2" in stored.refused()
+        stored.objects[name] = stored.objects[name][:-9]
+        assert f"{name}: it is damaged" in stored.refused()
+
+
+def test_objects_that_are_gone_are_found_before_anything_is_done() -> None:
+    with world() as made:
+        stored = Stored(made)
+        for replica in stored.cluster.replicas[1].values():
+            replica.apply(Append(EpochWindow(1, 1, 1), [Placeholder(1, 1_000, 10, 1, 0, UNIQUE)]))
+        assert take(made, stored.cluster).restore_point == 2
+        named = object_name(1, UNIQUE)
+        assert f"are gone, of orders-0 ({named})" in stored.refused()
+        stored.objects[named] = b"a batch..."
+        stored.objects[object_name(2, UNIQUE)] = b"of later"
+        found = stored.read()
+        assert (found.named_objects, found.later_objects) == (1, 1)
+        assert stored.read(1).later_points == 1
+
+
+def test_terms_indexes_and_epochs_go_on_above_all_that_attempts_before_used() -> None:
+    with world() as made:
+        stored = Stored(made)
+        taken = stored.read().point.taken_ms
+        used: list[dict[int, tuple[int, int]]] = []
+        for now in (taken + 1, taken + 3 * DAY_MS + 1, taken + 2):  # the clock goes back before the last
+            found = stored.read()
+            cluster: RestoredCluster = stored.do(
+                partial(record_attempt, stored=found, now_ms=now, rng=made.rng("restore"))
+            )
+            documents = {document.group: document for document in restored_documents(found, cluster)}
+            assert sorted(documents) == [0, 1, 2, 3, 4, 5]
+            assert documents[0].voters == (1, 2, 3)
+            used.append({group: (one.term, one.index) for group, one in documents.items()})
+            state = load(documents[0].state)
+            assert state.incarnation == cluster.incarnation
+            assert {node: folder.folder for node, folder in state.folders.items()} == cluster.folders
+            stored.do(partial(take_over, stored=found, made=cluster))
+            assert json.loads(stored.objects[KEY])["incarnation"] == cluster.incarnation
+        for earlier, later in pairwise(used):
+            for group, (term, index) in earlier.items():
+                assert later[group][0] >= term + TERMS
+                assert later[group][1] >= index + INDEXES
+        names = stored.cluster.store.keys(attempts_prefix(CLUSTER))
+        assert [decode_attempt(stored.objects[name]).steps for name in names] == [1, 5, 6]
+        assert steps_since(stored.read(), taken) == 7
+
+
+def test_storage_that_is_still_written_to_or_given_away_is_not_taken_over() -> None:
+    with world() as made:
+        stored = Stored(made)
+        found = stored.read()
+        cluster = stored.do(lambda store: record_attempt(store, found, now_ms=1, rng=made.rng("restore")))
+        stored.objects[object_name(2, UNIQUE)] = b"a batch of a node that runs"
+        with pytest.raises(CannotRestore, match="the cluster still runs"):
+            stored.do(lambda store: take_over(store, found, cluster))
+        stored.objects[KEY] = Owner(CLUSTER, "of another restore").document().encode()
+        with pytest.raises(CannotRestore, match="another restore is under way"):
+            stored.do(lambda store: take_over(store, found, cluster))
+        assert json.loads(stored.objects[KEY])["incarnation"] == "of another restore"
