@@ -16,6 +16,7 @@ from strandline.node.config.ports import file_path, tls_version
 from strandline.node.config.values import (
     any_port,
     choice,
+    duration,
     flag,
     optional_text,
     some_text,
@@ -57,6 +58,8 @@ class ListenerSection:
     """Path of a PEM file with the authorities of the nodes' own certificates, for the processes of views."""
     plain_without_tls: bool = False
     """Whether it is meant that passwords cross the network as they are."""
+    max_reauth_seconds: float = 0.0
+    """The longest that a login counts (Kafka's `connections.max.reauth.ms`); 0: as long as its connection."""
     section: str = ""
     """Its section of the configuration, where that is not [listeners.<name>]."""
 
@@ -83,7 +86,9 @@ class ListenerSection:
         mechanisms = self.mechanisms if self.has_sasl else ()
         section = self.section or f"{SECTION}.{self.name}"
         rules = PrincipalRules.parse(self.principal_rules)
-        return ListenAddress(self.host, self.port, self.name, self.tls, rules, mechanisms, section)
+        return ListenAddress(
+            self.host, self.port, self.name, self.tls, rules, mechanisms, self.max_reauth_seconds, section
+        )
 
 
 def _protocol(value: Any) -> str:
@@ -123,6 +128,7 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "mechanisms": _mechanisms,
     "nodes_ca": file_path,
     "plain_without_tls": flag,
+    "max_reauth_seconds": duration,
 }
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
 assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}
@@ -177,7 +183,7 @@ def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | 
 
 def _sasl_mistake(listener: ListenerSection) -> str | None:
     default = ListenerSection("")
-    for key in ("mechanisms", "plain_without_tls"):
+    for key in ("mechanisms", "plain_without_tls", "max_reauth_seconds"):
         if not listener.has_sasl and getattr(listener, key) != getattr(default, key):
             return f"{key}: no client logs in by {listener.protocol}: set protocol, or leave this key out"
     if listener.nodes_ca and listener.protocol != "SASL_SSL":

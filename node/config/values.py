@@ -91,7 +91,8 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
     return read
 
 
-def _seconds(value: Any) -> float:
+def duration(value: Any) -> float:
+    """Seconds of a text like "250ms", or of a number."""
     if type(value) in (int, float) and 0 <= value < 1e9:
         return float(value)
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
@@ -101,7 +102,7 @@ def _seconds(value: Any) -> float:
 
 
 def _positive_seconds(value: Any) -> float:
-    seconds = _seconds(value)
+    seconds = duration(value)
     if seconds <= 0:
         raise ValueError(f"{value!r} must be more than nothing")
     return seconds
@@ -285,7 +286,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "topics.leader_rebalance_seconds": _positive_seconds,
     "batching.target_bytes": _size,
     "batching.max_object_bytes": _size,
-    "batching.linger_seconds": _seconds,
+    "batching.linger_seconds": duration,
     "batching.max_uploads": whole(1, 1_000),
     "batching.max_upload_bytes": _size,
     "batching.puts_per_second": _rate,
@@ -302,7 +303,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "cache.level_one_bytes": _size,
     "checkpoints.keep": whole(1, 1_000),
     "checkpoints.local_share_bits": whole(0, 64),
-    "checkpoints.publish_seconds": _seconds,
+    "checkpoints.publish_seconds": duration,
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,
     "level_one.block_bytes": _some_bytes,
@@ -313,13 +314,13 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "compaction.segment_bytes": _some_bytes,
     "compaction.ingest_bytes": _some_bytes,
     "compaction.ingest_seconds": _positive_seconds,
-    "collector.grace_seconds": _seconds,
+    "collector.grace_seconds": duration,
     "collector.sweep_seconds": _positive_seconds,
     "collector.deletes_per_second": whole(1, 1_000_000),
     "collector.advance_lag_epochs": whole(1, 1_000_000),
     "retention.check_seconds": _positive_seconds,
     "coordinator.partitions": whole(1, 1_000),
-    "groups.initial_rebalance_delay_seconds": _seconds,
+    "groups.initial_rebalance_delay_seconds": duration,
     "groups.min_session_seconds": _positive_seconds,
     "groups.max_session_seconds": _positive_seconds,
     "groups.max_members": whole(1, 1_000_000),

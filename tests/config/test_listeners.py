@@ -40,7 +40,9 @@ protocol = "SASL_PLAINTEXT"
 def test_clients_log_in_where_the_protocol_says_so(tmp_path: Path) -> None:
     (one,) = loaded(tmp_path, GOOD + SASL).listeners
     assert one.address.mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
-    assert one.address.tls is None
+    assert (one.address.tls, one.address.max_reauth_seconds) == (None, 0)
+    (one,) = loaded(tmp_path, f'{GOOD}{SASL}max_reauth_seconds = "90m"').listeners
+    assert one.address.max_reauth_seconds == 5400
     meant = f'{GOOD}{SASL}plain_without_tls = true\nmechanisms = ["PLAIN"]'
     (one,) = loaded(tmp_path, meant).listeners
     assert one.address.mechanisms == ("PLAIN",)
@@ -144,6 +146,7 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
             "listeners.a.host: clients would be told to connect to ::",
         ),
         ('[listeners.a]\nmechanisms = ["PLAIN"]', "mechanisms: no client logs in by PLAINTEXT: set protocol"),
+        ('[listeners.a]\nmax_reauth_seconds = "1h"', "max_reauth_seconds: no client logs in by PLAINTEXT"),
         (f'{SASL}mechanisms = ["PLAIN"]', "by PLAIN and without TLS every password crosses the network"),
         (f'{SASL}mechanisms = ["GSSAPI"]', "is not a list of some of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"),
         (f"{SASL}mechanisms = []", "is not a list of some of"),

@@ -107,6 +107,10 @@ mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
 [listeners.plaintext]
 port = 0
 protocol = "SASL_PLAINTEXT"
+[listeners.short]
+port = 0
+protocol = "SASL_PLAINTEXT"
+max_reauth_seconds = "2s"
 [authorization]
 enabled = true
 super_users = ["User:ANONYMOUS", "User:alice"]
@@ -423,6 +427,62 @@ def test_a_java_client_logs_in(node: Node, tmp_path: Path) -> None:
         assert (ran.code == 0) == let_in, ran.err
         if not let_in:
             assert "SaslAuthenticationException" in ran.out + ran.err
+
+
+def test_clients_log_in_again_before_their_login_ends(node: Node, tmp_path: Path) -> None:
+    """For five seconds, of which a login counts for two; users that are gone are out by then."""
+
+    def metric(name: str) -> float:
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.told['admin_port']}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(name)), 0.0)
+
+    expired = 'strandline_kafka_connections_closed_total{reason="session_expired"}'
+    settings = librdkafka(node, "short", "SCRAM-SHA-256", "alice", "wonderland")
+    admin = node.admin()
+    made: Any = admin.create_topics([NewTopic("again", 1)])
+    made["again"].result(SECONDS)
+    java: list[Any] = []
+    try:
+        tools = KafkaTools(node.address("short"))
+    except NoKafka:
+        waiting = None
+    else:
+        login = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+        file = tmp_path / "client.properties"
+        file.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\nauto.offset.reset=earliest\n"
+            f'sasl.jaas.config={login} username="alice" password="wonderland";\n'
+        )
+        consume = tools.tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer", "--topic", "again",
+            "--max-messages", "6", "--consumer.config", str(file), "--timeout-ms", "20000",
+        )  # fmt: skip
+        waiting = threading.Thread(target=lambda: java.append(tools.run(consume)))
+        waiting.start()
+    before = metric("strandline_kafka_logins_total")
+    errors: list[Any] = []
+    producer = Producer({**settings, "error_cb": errors.append})
+    for number in range(6):
+        producer.produce("again", str(number).encode(), on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(SECONDS) == 0
+        time.sleep(1)
+    assert errors == [None] * 6
+    assert metric("strandline_kafka_logins_total") - before >= 3
+    if waiting is not None:
+        waiting.join(SECONDS)
+        assert (java[0].code, java[0].lines) == (0, list("012345")), java
+        assert "uthentication" not in java[0].err
+    assert metric(expired) == 0
+    node.add("gone", "soon")
+    reader = Consumer({**librdkafka(node, "short", "SCRAM-SHA-256", "gone", "soon"), "group.id": "g"})
+    reader.list_topics(timeout=SECONDS)
+    deletion = UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_256)
+    for future in admin.alter_user_scram_credentials([deletion]).values():
+        future.result(SECONDS)
+    node.lines.clear()
+    node.says("a login failed: user 'gone' is unknown")
+    reader.close()
 
 
 def test_a_view_s_process_logs_in_by_itself_and_its_password_is_nowhere(node: Node, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""SaslHandshake and SaslAuthenticate: a client's login (KIP-43, KIP-84, KIP-152).
+"""SaslHandshake and SaslAuthenticate: a client's login (KIP-43, KIP-84, KIP-152), and the next one (KIP-368).
 
 A login that fails is answered no sooner than FAILED_SECONDS after it came, whatever it failed by: so the
 time tells nothing either, and a guess costs a connection that long. The cause goes to the node's log alone.
@@ -18,6 +18,7 @@ from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.passwords import credential_of_user, is_users_password
 from strandline.node.kafka.handlers.scram import (
     BY_NAME,
+    LoginFailed,
     ScramExchange,
     ScramFailed,
     credential_of_views,
@@ -30,6 +31,9 @@ from strandline.statemachine.controller.scram_credentials import MAX_NAME, Scram
 PLAIN: Final = "PLAIN"
 FAILED_SECONDS: Final = 0.25
 """More than a login takes that succeeds."""
+AGAIN_SECONDS: Final = 1.0
+"""The least time between two logins on one connection after the first, as in Kafka's KafkaChannel."""
+_INVALID: Final = "Authentication failed: invalid credentials"
 _NONCE_BYTES: Final = 24
 
 
@@ -38,22 +42,42 @@ class _Plain:
     """A login by PLAIN that has begun."""
 
 
+class _Changed(LoginFailed):
+    """Another login on a connection that is not of the first one's kind or user; the client is told so."""
+
+
 async def sasl_handshake(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """Agree on a mechanism."""
     session, name = request.session, request.payload.mechanism
-    if not isinstance(session, SaslSession) or session.logged_in or session.exchange is not None:
-        if isinstance(session, SaslSession) and not session.logged_in:
-            session.failure = "the client sent a second SaslHandshake"
-        return a.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+    refused = a.SaslHandshakeResponse(error_code=ErrorCode.illegal_sasl_state, mechanisms=())
+    if not isinstance(session, SaslSession):
+        return refused
+    if session.exchange is not None:
+        session.failure = "the client sent a second SaslHandshake"
+        return refused
+    now = context.loop.time()
+    if session.logged_in and not _may_log_in_again(session, now):
+        return refused
     code = ErrorCode.none
+    session.began = now
     if name not in session.mechanisms:
         code = ErrorCode.unsupported_sasl_mechanism
         session.failure = f"SASL mechanism {name[:64]!r} is not one of {', '.join(session.mechanisms)}"
+    elif session.logged_in and name != session.mechanism:
+        session.exchange = _Changed(
+            f"SASL mechanism '{name}' requested by client is not supported for re-authentication of "
+            f"mechanism '{session.mechanism}'"
+        )
     elif name == PLAIN:
         session.exchange = _Plain()
     else:
         session.exchange = _scram(context, BY_NAME[name])
     return a.SaslHandshakeResponse(error_code=code, mechanisms=session.mechanisms)
+
+
+def _may_log_in_again(session: SaslSession, now: float) -> bool:
+    """Whether a login has an end, and another one has not begun just now (Kafka's KafkaChannel)."""
+    return session.expires is not None and (session.logins == 1 or now - session.began >= AGAIN_SECONDS)
 
 
 def _scram(context: BrokerContext, mechanism: ScramMechanism) -> ScramExchange:
@@ -70,42 +94,48 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
     """One step of the login."""
     began = context.loop.time()
     session, token = request.session, request.payload.auth_bytes
-    lifetime = {"session_lifetime": timedelta(0)} if request.header.api_version >= 1 else {}
-    if not isinstance(session, SaslSession) or session.logged_in or session.exchange is None:
+    told: dict[str, Any] = {"error_code": ErrorCode.none, "error_message": None, "auth_bytes": b""}
+    seconds = 0.0
+    if not isinstance(session, SaslSession) or session.exchange is None:
         if isinstance(session, SaslSession) and not session.logged_in:
             session.failure = "the client sent SaslAuthenticate without a SaslHandshake"
-        return a.SaslAuthenticateResponse(
-            error_code=ErrorCode.illegal_sasl_state,
-            error_message="SaslAuthenticate request received out of order",
-            auth_bytes=b"",
-            **lifetime,
-        )
-    try:
-        answer, user = await _step(context, session.exchange, token)
-    except ScramFailed as failed:
-        await asyncio.sleep(began + FAILED_SECONDS - context.loop.time())
-        session.failure = f"a login failed: {failed}"
-        return a.SaslAuthenticateResponse(
-            error_code=ErrorCode.sasl_authentication_failed,
-            error_message="Authentication failed: invalid credentials",
-            auth_bytes=b"",
-            **lifetime,
-        )
-    if user is not None:
-        by = session.exchange
-        mechanism = PLAIN if isinstance(by, _Plain) else f"SCRAM-{by.mechanism.name}".replace("_", "-")
-        session.principal = VIEWS if user == VIEWS else f"User:{user}"
-        session.logged_in, session.exchange = True, None
-        context.actions.login(request, mechanism)
-    return a.SaslAuthenticateResponse(
-        error_code=ErrorCode.none, error_message=None, auth_bytes=answer, **lifetime
-    )
+        told["error_code"] = ErrorCode.illegal_sasl_state
+        told["error_message"] = "SaslAuthenticate request received out of order"
+    else:
+        try:
+            told["auth_bytes"], user = await _step(context, session.exchange, token)
+            if user is not None:
+                seconds = _logged_in(session, user, context.loop.time())
+                context.actions.login(request, session.mechanism)
+        except LoginFailed as failed:
+            await asyncio.sleep(began + FAILED_SECONDS - context.loop.time())
+            session.failure = f"a login failed: {failed}"
+            told["error_code"] = ErrorCode.sasl_authentication_failed
+            told["error_message"] = str(failed) if isinstance(failed, _Changed) else _INVALID
+    if request.header.api_version >= 1:
+        told["session_lifetime"] = timedelta(milliseconds=int(seconds * 1000))
+    return a.SaslAuthenticateResponse(**told)
 
 
-async def _step(
-    context: BrokerContext, exchange: ScramExchange | _Plain, token: bytes
-) -> tuple[bytes, str | None]:
-    """The answer, and the user's name once it is proved. Raises ScramFailed."""
+def _logged_in(session: SaslSession, user: str, now: float) -> float:
+    """Take note of a login that succeeded; its lifetime in seconds, 0 for no end. Raises _Changed."""
+    principal = VIEWS if user == VIEWS else f"User:{user}"
+    if session.logged_in and principal != session.principal:
+        raise _Changed(
+            f"Cannot change principals during re-authentication from {session.principal} to {principal}"
+        )
+    by = session.exchange
+    session.mechanism = PLAIN if isinstance(by, _Plain) else f"SCRAM-{by.mechanism.name}".replace("_", "-")
+    session.logged_in, session.logins = True, session.logins + 1
+    session.principal, session.exchange = principal, None
+    session.expires = now + session.max_seconds if session.max_seconds else None
+    return session.max_seconds
+
+
+async def _step(context: BrokerContext, exchange: Any, token: bytes) -> tuple[bytes, str | None]:
+    """The answer, and the user's name once it is proved. Raises LoginFailed."""
+    if isinstance(exchange, LoginFailed):
+        raise exchange
     if isinstance(exchange, _Plain):
         return b"", await _by_password(context, token)
     if not exchange.begun:

@@ -40,8 +40,12 @@ _FINAL: Final = re.compile(
 _ESCAPE: Final = re.compile("=(2C|3D)?")
 
 
-class ScramFailed(Exception):
+class LoginFailed(Exception):
     """A login that fails; `str()` is the cause for the node's log, which the client is not told."""
+
+
+class ScramFailed(LoginFailed):
+    """A login by a password that fails."""
 
 
 class ScramExchange:

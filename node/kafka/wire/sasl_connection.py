@@ -24,15 +24,17 @@ class SaslServer(Listener, Protocol):
 
 
 class SaslConnection(Connection):
-    """As a Connection, once its client has logged in."""
+    """As a Connection, once its client has logged in and until its login has expired (KIP-368)."""
 
-    def __init__(self, server: SaslServer, listener: str, mechanisms: tuple[str, ...]) -> None:
-        self._sasl = SaslSession(listener, mechanisms=mechanisms)
-        super().__init__(server, self._sasl)
+    def __init__(self, server: SaslServer, session: SaslSession) -> None:
+        self._sasl = session
+        super().__init__(server, session)
         self._sasl_server = server
         self._parser.max_frame_bytes = server.config.max_login_bytes
         self._opened = server.loop.time()
         self._logging_in = False
+        self._logins = 0
+        """Logins that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         server, most = self._sasl_server, self._config.max_logging_in
@@ -48,34 +50,43 @@ class SaslConnection(Connection):
 
     def check(self, now: float) -> None:
         seconds = self._config.login_seconds
-        if self._logging_in and now - self._opened > seconds:
-            self.close(CloseReason.LOGIN, f"listener {self._sasl.listener}: no login within {seconds:g} s")
+        sasl = self._sasl
+        began = self._opened if self._logging_in else sasl.began
+        if (self._logging_in or sasl.exchange is not None) and now - began > seconds:
+            self.close(CloseReason.LOGIN, f"listener {sasl.listener}: no login within {seconds:g} s")
         super().check(now)
 
     def _start(self, slot: RequestSlot) -> None:
-        if not self._sasl.logged_in and (slot.api is None or slot.api.key not in BEFORE_LOGIN):
-            asked = "an unknown request" if slot.api is None else slot.api.key.name
-            self._fail(
-                slot,
-                CloseReason.LOGIN,
-                f"listener {self._sasl.listener}: the client sent {asked} before its login",
-            )
-        else:
-            super()._start(slot)
+        sasl, key = self._sasl, None if slot.api is None else slot.api.key
+        asked = "an unknown request" if key is None else key.name
+        if not sasl.logged_in or sasl.exchange is not None:
+            if key not in BEFORE_LOGIN:
+                when = "during another login" if sasl.logged_in else "before its login"
+                message = f"listener {sasl.listener}: the client sent {asked} {when}"
+                self._fail(slot, CloseReason.LOGIN, message)
+                return
+        elif (
+            sasl.expires is not None
+            and self._sasl_server.loop.time() >= sasl.expires
+            and key is not ApiKey.SASL_HANDSHAKE
+        ):
+            message = f"listener {sasl.listener}: {sasl.principal} sent {asked} after its login had expired"
+            self._fail(slot, CloseReason.SESSION, message)
+            return
+        super()._start(slot)
 
     def _answer(self, slot: RequestSlot, answer: Any) -> None:
         super()._answer(slot, answer)
-        if not self._logging_in:
-            return
         if self._sasl.failure:
             self._waiting.clear()
-            # Requests are answered one by one until the login: those behind this one were not begun.
+            # Requests of a login are answered one by one: those behind this one were not begun.
             last = self._slots[0] if self._slots else RequestSlot(NO_FRAME, None)
             if not self._slots:
                 self._slots.append(last)
             message = f"listener {self._sasl.listener}: {self._sasl.failure}"
             self._end_at(last, CloseReason.LOGIN, message)
-        elif self._sasl.logged_in:
+        elif self._sasl.logins > self._logins:
+            self._logins = self._sasl.logins
             self._parser.max_frame_bytes = self._config.max_frame_bytes
             self._server.counters["logins"] += 1
             self._decided()

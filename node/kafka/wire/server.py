@@ -18,7 +18,7 @@ from strandline.node.kafka.wire.handler import Handler
 from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
 from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
-from strandline.node.kafka.wire.session import Session
+from strandline.node.kafka.wire.session import SaslSession, Session
 from strandline.node.kafka.wire.tls_connection import TlsConnection
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
 from strandline.node.tls.listener import TlsListener, not_listening
@@ -39,6 +39,8 @@ class ListenAddress:
     """Of the names that certificates give to clients."""
     mechanisms: tuple[str, ...] = ()
     """SASL mechanisms; none where clients do not log in."""
+    max_reauth_seconds: float = 0.0
+    """The longest that a login counts, until another on the same connection; 0: as long as that lasts."""
     section: str = "kafka"
     """Its section of the configuration, for messages."""
 
@@ -155,7 +157,10 @@ class KafkaServer:
 
     def _connection(self, address: ListenAddress) -> Connection:
         if address.mechanisms:
-            return SaslConnection(self, address.name, address.mechanisms)
+            session = SaslSession(
+                address.name, mechanisms=address.mechanisms, max_seconds=address.max_reauth_seconds
+            )
+            return SaslConnection(self, session)
         if address.tls is not None:
             return TlsConnection(self, address.name, address.rules)
         return Connection(self, Session(address.name))

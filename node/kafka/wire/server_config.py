@@ -54,6 +54,7 @@ class CloseReason(StrEnum):
     FULL = "too_many_connections"
     HANDSHAKE = "tls_handshake"
     LOGIN = "not_logged_in"
+    SESSION = "session_expired"
     IDLE = "idle"
     SLOW_SENDER = "slow_sender"
     SLOW_READER = "slow_reader"

@@ -29,9 +29,19 @@ class SaslSession(Session):
 
     mechanisms: tuple[str, ...] = ()
     """SASL mechanisms that the listener takes."""
+    max_seconds: float = 0.0
+    """The longest that one login counts; 0: for as long as the connection lasts."""
     exchange: Any = None
-    """State of the login between two requests; None before its first."""
+    """State of the login under way between two requests; None before its first, and when it is over."""
+    began: float = 0.0
+    """Time of the loop at which that login began."""
     logged_in: bool = False
+    logins: int = 0
+    """Logins of this connection that succeeded; only the last one counts."""
+    mechanism: str = ""
+    """SASL mechanism of the login that counts."""
+    expires: float | None = None
+    """Time of the loop from which on that login does not count any more (KIP-368); None if there is none."""
     failure: str = ""
     """The cause, once a login has failed: the answer is sent, and the connection ends."""
 

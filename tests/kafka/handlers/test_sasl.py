@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers import scram
-from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
+from strandline.node.kafka.handlers.sasl import AGAIN_SECONDS, FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import ScramExchange, ScramFailed, credential_of, stranger
 from strandline.node.kafka.wire.session import ANONYMOUS, SaslSession
 from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
+from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.sasl_logins import (
     ALL,
     ALTER,
@@ -254,6 +256,63 @@ def test_steps_out_of_order() -> None:
         assert session.failure == "the client sent a second SaslHandshake"
 
     run(test)
+
+
+# The next login on a connection (KIP-368).
+
+
+async def plain(node: FakeNode, token: bytes) -> Any:
+    agreed = await node.ask(HANDSHAKE, mechanism="PLAIN")
+    return agreed, await node.ask(AUTHENTICATE, auth_bytes=token)
+
+
+def test_a_login_has_an_end_that_is_told_and_another_takes_its_place() -> None:
+    async def test() -> None:
+        node = await with_users()
+        session, answer = await login(node, ScramClient("alice", "wonder,land="))
+        assert (session.expires, answer.session_lifetime) == (None, timedelta(0))
+        session = node.session = SaslSession("public", mechanisms=ALL, max_seconds=4.5)
+        for times in (1, 2, 3):
+            before = node.loop.time()
+            _, answer = await plain(node, b"\0alice\0wonder,land=")
+            assert answer.error_code is ErrorCode.none
+            assert answer.session_lifetime == timedelta(seconds=4.5)
+            assert session.expires is not None
+            assert before + 4.5 <= session.expires <= node.loop.time() + 4.5
+            assert (session.logins, session.principal, session.failure) == (times, "User:alice", "")
+            # The second may come at once, each later one a second after the one before.
+            if times > 1:
+                early, answer = await plain(node, b"\0alice\0wonder,land=")
+                assert early.error_code is answer.error_code is ErrorCode.illegal_sasl_state
+                assert session.failure == ""
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    asyncio.run(test())  # with real threads
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "token", "told"),
+    [
+        ("PLAIN", b"\0bob\0builder", "Cannot change principals during re-authentication from User:alice"),
+        ("PLAIN", b"\0alice\0wrong", "Authentication failed: invalid credentials"),
+        ("SCRAM-SHA-256", ScramClient("alice", "wonder,land=").first(), "is not supported for re-auth"),
+    ],
+)
+def test_another_login_is_by_the_same_user_and_mechanism(mechanism: str, token: bytes, told: str) -> None:
+    async def test() -> None:
+        node = await with_users()
+        session = node.session = SaslSession("public", mechanisms=ALL, max_seconds=60.0)
+        await plain(node, b"\0alice\0wonder,land=")
+        agreed = await node.ask(HANDSHAKE, mechanism=mechanism)
+        answer = await node.ask(AUTHENTICATE, auth_bytes=token)
+        assert (agreed.error_code, answer.error_code) == (
+            ErrorCode.none, ErrorCode.sasl_authentication_failed,
+        )  # fmt: skip
+        assert told in answer.error_message
+        assert session.failure.startswith("a login failed: ")
+        assert (session.principal, session.logins) == ("User:alice", 1)
+
+    asyncio.run(test())
 
 
 # Credentials by Kafka's requests.

@@ -20,15 +20,22 @@ class Login:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.expires: float | None = None
 
     async def handle(self, asked: Request) -> Any:
         session, key = asked.session, asked.header.api_key
         assert isinstance(session, SaslSession)
         self.asked.append(session.principal)
+        if key == ApiKey.SASL_HANDSHAKE:
+            a = response_types(key, asked.header.api_version)
+            return a.SaslHandshakeResponse(error_code=0, mechanisms=())
         if key != ApiKey.SASL_AUTHENTICATE:
             return answer_to(asked)
         if asked.payload.auth_bytes == b"yes":
-            session.logged_in, session.principal = True, "User:alice"
+            session.logged_in, session.principal, session.logins = True, "User:alice", session.logins + 1
+            session.exchange, session.expires = None, self.expires
+        elif asked.payload.auth_bytes == b"begin":
+            session.exchange, session.began = "begun", asyncio.get_running_loop().time()
         elif asked.payload.auth_bytes == b"no":
             session.failure = "a login failed: as the test wants"
         a = response_types(key, asked.header.api_version)
@@ -150,5 +157,47 @@ def test_logins_are_bounded_in_number() -> None:
             fourth.writer.write(authenticate(1, b"yes"))
             assert await fourth.answer() == 1
             assert server.server.logging_in == 1
+
+    run(test)
+
+
+def test_after_the_end_of_a_login_only_another_one_is_answered() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        handler = Login()
+        async with served(handler) as server:
+            client = await server.client()
+            handler.expires = loop.time() + 60
+            client.writer.write(authenticate(1, b"yes") + init(2))
+            assert [await client.answer(), await client.answer()] == [1, 2]
+            handler.expires = loop.time()
+            client.writer.write(authenticate(3, b"yes"))
+            assert await client.answer() == 3
+            asked = len(handler.asked)
+            # A handshake is taken up, and nothing else.
+            client.writer.write(request(ApiKey.SASL_HANDSHAKE, 1, 4, b"\0\5PLAIN"))
+            assert await client.answer() == 4
+            client.writer.write(init(5))
+            assert await client.ended()
+            assert len(handler.asked) == asked + 1
+            assert server.reasons() == ["session_expired"]
+            assert server.server.counters["logins"] == 2
+
+    run(test)
+
+
+def test_a_login_again_is_bounded_in_time_and_lets_nothing_between() -> None:
+    async def test() -> None:
+        async with served(Login(), login_seconds=0.2) as server:
+            for sent, why in (
+                (b"", "no login within 0.2 s"),
+                (init(3), "sent INIT_PRODUCER_ID during another"),
+            ):
+                client = await server.client()
+                client.writer.write(authenticate(1, b"yes") + authenticate(2, b"begin") + sent)
+                assert [await client.answer(), await client.answer()] == [1, 2]
+                assert await client.ended()
+                assert why in server.problems[-1].message
+            assert server.reasons() == ["not_logged_in"] * 2
 
     run(test)
