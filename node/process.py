@@ -214,7 +214,9 @@ class _Process:
         """Run until the node is to stop; if that is no failure, stop it cleanly."""
         _write_node_file(self._config, broker)
         garbage = asyncio.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
+        broker.memory.start()
         await self._stopping.wait()
+        broker.memory.close()
         garbage.cancel()
         if self._fatal is None:
             try:

@@ -247,6 +247,30 @@ LEVEL_ZERO: Final = (
         "strandline_cache_misses_total", _C, "lookups", "Lookups that did not find their entry.", ("cache",)
     ),
     Metric("strandline_cache_evictions_total", _C, "entries", "Entries evicted to make room.", ("cache",)),
+    Metric("strandline_memory_limit_bytes", _G, "bytes", "`memory.limit`; absent without one."),
+    Metric(
+        "strandline_memory_bytes",
+        _G,
+        "bytes",
+        "Memory in RAM of the node's process and of its workers, as the budget saw them last.",
+        ("of",),
+    ),
+    Metric(
+        "strandline_memory_given_back_total",
+        _C,
+        "times",
+        "Times that free memory was given back to the system: caches had shrunk, or the limit was passed.",
+    ),
+    Metric(
+        "strandline_read_ahead_consumers", _G, "consumers", "Consumers that are read ahead for.", ("level",)
+    ),
+    Metric(
+        "strandline_read_ahead_window_bytes",
+        _G,
+        "bytes",
+        "Bytes that may be read ahead of these consumers, by their pace.",
+        ("level",),
+    ),
 )
 
 RAFT: Final = (

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from importlib.metadata import version
 from itertools import product
-from typing import Any
 
 from strandline.node.admin import (
     collection_metrics,
     compaction_metrics,
     group_metrics,
     inline_metrics,
+    memory_metrics,
     view_metrics,
 )
 from strandline.node.admin.exposition import Page, label
@@ -23,8 +23,6 @@ from strandline.node.admin.process import process_state
 from strandline.node.admin.replica_sources import PartitionSource
 from strandline.node.admin.source import AdminSource
 from strandline.node.kafka.wire.server_config import CloseReason
-from strandline.node.level_one.block_cache import BlockCache
-from strandline.node.level_zero.cache import BatchCache
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.raft.campaigns import Cause
 from strandline.node.raft.mesh.problems import MeshReason
@@ -61,10 +59,7 @@ class Metrics:
         self._batcher(page)
         inline_metrics.inline(page, self._source)
         self._reader(page)
-        _cache(page, "written", self._source.written)
-        _cache(page, "fetched", self._source.fetched)
-        _cache(page, "blocks", self._source.level_one_reader.chunks)
-        _cache(page, "indexes", self._source.level_one_reader.layouts)
+        memory_metrics.memory(page, self._source)
         collection_metrics.level_one(page, self._source)
         compaction_metrics.compaction(page, self._source)
         await collection_metrics.collection(page, self._source, slices)
@@ -306,16 +301,6 @@ def replicas(source: AdminSource) -> list[PartitionSource]:
     ordered = sorted(source.partitions, key=lambda partition: partition.group.id)
     newest = {(partition.topic, partition.number): partition for partition in ordered}
     return list(newest.values())
-
-
-def _cache(page: Page, name: str, cache: BatchCache | BlockCache[Any]) -> None:
-    which = label("cache", name)
-    page.add("strandline_cache_bytes", cache.bytes, which)
-    page.add("strandline_cache_limit_bytes", cache.max_bytes, which)
-    page.add("strandline_cache_entries", len(cache), which)
-    page.add("strandline_cache_hits_total", cache.hits, which)
-    page.add("strandline_cache_misses_total", cache.misses, which)
-    page.add("strandline_cache_evictions_total", cache.evicted, which)
 
 
 def _partition(page: Page, source: AdminSource, partition: PartitionSource) -> None:

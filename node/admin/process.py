@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import sys
@@ -21,16 +22,21 @@ class ProcessState(NamedTuple):
     started: float
 
 
+def resident_bytes(pid: int | None = None) -> int:
+    """Bytes in RAM of a process, this one without an id; 0 if it is gone, or there is no /proc."""
+    try:
+        with open(f"/proc/{pid or 'self'}/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * _PAGE
+    except OSError:
+        return 0
+
+
 def process_state() -> ProcessState:
     """As of now; some 20 µs. Without /proc the memory is the most there ever was."""
     times = os.times()
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    resident = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    resident = resident_bytes() or usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     files: int | None = None
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            resident = int(statm.read().split()[1]) * _PAGE
+    with contextlib.suppress(OSError):
         files = len(os.listdir("/proc/self/fd"))
-    except OSError:
-        pass
     return ProcessState(times.user + times.system, resident, files, _STARTED)

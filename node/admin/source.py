@@ -198,6 +198,15 @@ class InlineStoringSource(Protocol):
     def age(self, group: int, /) -> float: ...
 
 
+class MemorySource(Protocol):
+    """The node's budget of memory, in bytes; `given_back` counts the times that free memory was."""
+
+    limit: int | None
+    node_bytes: int
+    worker_bytes: int
+    given_back: int
+
+
 class ViewsSource(Protocol):
     """The processes of programs of views on this node."""
 
@@ -238,6 +247,8 @@ class AdminSource(Protocol):
     def written(self) -> BatchCache: ...
     @property
     def fetched(self) -> BatchCache: ...
+    @property
+    def memory(self) -> MemorySource: ...
     @property
     def store(self) -> object: ...
     @property

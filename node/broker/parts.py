@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from strandline.node.broker.hosted_replicas import HostedReplicas
+from strandline.node.broker.memory_budget import budget_of
 from strandline.node.broker.settings import host_settings
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
@@ -236,6 +237,7 @@ class NodeParts:
         self.level_one_reader = LevelOneReader(
             store, LevelOneReaderConfig(cache_bytes=config.cache.level_one_bytes), loop=loop
         )
+        self.memory = budget_of(self)
         self.collectable = CollectableEpochs(
             self.calls, self.host, self.controller, self.partitions, self.leaders, self.clock, loop=loop
         )

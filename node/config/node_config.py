@@ -126,6 +126,28 @@ class CacheSection:
     """Blocks and indexes of level-one objects that were read."""
 
 
+LEAST_CACHE_BYTES: Final = 2 * MIB
+"""What each cache keeps of a budget, however short it is: the newest records, for consumers at the tail."""
+CACHES: Final = 4
+PROCESS_BYTES: Final = 88 * MIB
+"""Of a node that has some partitions and no load."""
+WORKER_BYTES: Final = 52 * MIB
+"""Of a level-one worker without a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySection:
+    """Memory of the node and its workers together, in bytes."""
+
+    limit: int | None = None
+    """The caches get what the rest leaves of it; None: what [cache] says."""
+
+
+def least_memory(job_bytes: int) -> int:
+    """The smallest `memory.limit` with which a node can work."""
+    return PROCESS_BYTES + WORKER_BYTES + job_bytes + CACHES * LEAST_CACHE_BYTES
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointsSection:
     """Published checkpoints."""
@@ -262,6 +284,7 @@ class NodeConfig:
     groups: GroupsSection = GroupsSection()
     transactions: TransactionsSection = TransactionsSection()
     inline: InlineSection = InlineSection()
+    memory: MemorySection = MemorySection()
     authorization: AuthorizationSection = field(default_factory=AuthorizationSection)
     quotas: QuotasSection = field(default_factory=QuotasSection)
     named_listeners: tuple[ListenerSection, ...] = ()
@@ -478,6 +501,16 @@ def _build(given: _Given) -> NodeConfig:
             f"{', '.join(sorted(sources))}: level_one: block_bytes may not be above target_bytes, nor that "
             "above job_bytes: raise job_bytes, or lower the others"
         )
+    memory = MemorySection(**given.section("memory"))
+    least = least_memory(level_one.job_bytes)
+    if memory.limit is not None and memory.limit < least:
+        raise ConfigError(
+            f"{given.source('memory.limit')}: memory.limit: {memory.limit} bytes are too few: a node takes "
+            f"{PROCESS_BYTES // MIB} MiB, its level-one worker {WORKER_BYTES // MIB} MiB and "
+            f"level_one.job_bytes ({level_one.job_bytes // MIB} MiB), and {CACHES} caches "
+            f"{LEAST_CACHE_BYTES // MIB} MiB each: set {-(-least // MIB)}MiB or more, or lower "
+            "level_one.job_bytes"
+        )
     compaction = CompactionSection(**given.section("compaction"))
     if compaction.ingest_bytes > compaction.segment_bytes:
         sources = {given.source(key) for key in given.values if key.startswith("compaction.")}
@@ -527,6 +560,7 @@ def _build(given: _Given) -> NodeConfig:
         groups,
         TransactionsSection(**given.section("transactions")),
         inline,
+        memory,
         authorization,
         QuotasSection(**given.section("quotas")),
         listeners,

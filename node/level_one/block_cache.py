@@ -112,6 +112,14 @@ class BlockCache(Generic[T]):
             return
         self._present[key] = value
         self.bytes += value.bytes
+        self._evict()
+
+    def resize(self, max_bytes: int) -> None:
+        """Hold so much at most from now on; what is above is evicted."""
+        self.max_bytes = max_bytes
+        self._evict()
+
+    def _evict(self) -> None:
         while self.bytes > self.max_bytes:
             oldest, dropped = self._present.popitem(last=False)
             if oldest in self._ahead and oldest not in self._spared:

@@ -10,20 +10,21 @@ batch there is. docs/level-one.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
 from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
 from strandline.node.level_one.chunks import Chunk, Layout
-from strandline.node.level_one.file_chunks import AHEAD_BYTES, FileChunk, FileChunks, OpenObject
+from strandline.node.level_one.file_chunks import FileChunk, FileChunks, OpenObject
+from strandline.node.level_one.loads import Loads
+from strandline.node.level_one.read_ahead import Ahead, check_ahead, read_ahead
 from strandline.node.level_one.reader_measures import LevelOneReaderMeasures
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
-from strandline.node.objectstore.store import Buffer, ObjectStore, RangeNotFound, StoreError
-from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
+from strandline.node.level_zero.read_pace import ReadPaces
+from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.snapshot.object_frame import HEADER, BadObject
-from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
+from strandline.statemachine.partition.level_one import LevelOneExtent
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -42,7 +43,7 @@ class LevelOneReaderConfig:
     """Bytes of one get: all blocks that fit, or one larger block. Objects up to this size are read whole."""
 
     ahead_bytes: int = 4 * MIB
-    """Bytes that are read ahead for a reader that continues from a block's start."""
+    """Least bytes that are read ahead of a reader that goes on; more if its pace asks for it (ReadPaces)."""
 
     max_gets: int = 16
     """Most gets in progress; further ones wait."""
@@ -66,14 +67,19 @@ class LevelOneReader:
         self, store: ObjectStore, config: LevelOneReaderConfig, *, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.measures = LevelOneReaderMeasures()
-        self._store = store
         self._config = config
-        self._loop = loop
-        self._turns = asyncio.Semaphore(config.max_gets)
+        turns = asyncio.Semaphore(config.max_gets)
+        self.paces = ReadPaces(
+            least=config.ahead_bytes, budget=lambda: self.chunks.max_bytes // 2, now=loop.time
+        )
         share = config.cache_bytes // 4
         self.layouts: BlockCache[Layout] = BlockCache(share, loop=loop, by_use=True)
         self.chunks: BlockCache[Chunk] = BlockCache(config.cache_bytes - share, loop=loop, by_use=False)
-        self.files = FileChunks(store, self._turns, self.measures, loop=loop)
+        self.files = FileChunks(store, turns, self.measures, loop=loop)
+        self._loads = Loads(
+            store, turns, self.measures, self.layouts, self.chunks,
+            chunk_bytes=config.chunk_bytes, get_took=self.paces.get_took, now=loop.time,
+        )  # fmt: skip
 
     async def read(
         self,
@@ -82,26 +88,28 @@ class LevelOneReader:
         offset: int,
         end: int,
         max_bytes: int,
-        after: LevelOneExtent | None = None,
+        following: Callable[[int], LevelOneExtent | None] = lambda offset: None,
         *,
         files: bool = False,
     ) -> list[StoredRun]:
         """The batches from the one that holds `offset` on, at most up to the one that holds `end - 1`.
 
-        `extents` are neighbours, the first of which holds `offset`; `after` follows on them. The result ends
-        with a block where `max_bytes` allow for one, else with a batch; the first batch comes whatever its
-        size. It is shorter where the store fails or a block is damaged, and an error only if nothing can be
-        given: ObjectNotFound (the plan may be old: plan again), BadObject, or another StoreError. It is empty
-        if, from `offset` to `end`, nothing is left of these objects. With `files`, whole blocks may come as
-        ranges of open files.
+        `extents` are neighbours, the first of which holds `offset`. `following` gives the object that holds
+        an offset, for what is read ahead. The result ends with a block where `max_bytes` allow for one, else
+        with a batch; the first batch comes whatever its size. It is shorter where the store fails or a block
+        is damaged, and an error only if nothing can be given: ObjectNotFound (the plan may be old: plan
+        again), BadObject, or another StoreError. It is empty if, from `offset` to `end`, nothing is left of
+        these objects. With `files`, whole blocks may come as ranges of open files.
         """
         for extent in extents[1:]:
-            self._want_layout(place, extent)
+            self._loads.layout(place, extent)
         runs: list[StoredRun] = []
         room = max_bytes
-        for extent, following in zip(extents, [*extents[1:], after], strict=True):
+        pace = self.paces.begin(place, offset)
+        for extent in extents:
+            ahead = Ahead(place, following, pace.window)
             try:
-                offset = await self._read_object(place, extent, following, offset, end, room, runs, files)
+                offset = await self._read_object(ahead, extent, offset, end, room, runs, files)
             except (StoreError, BadObject):
                 if not runs:
                     raise
@@ -109,7 +117,10 @@ class LevelOneReader:
             room = max_bytes - sum(len(run.data) for run in runs)
             if offset < extent.end_offset or offset >= end or (runs and room <= 0):
                 break
-        self.measures.bytes_given += sum(len(run.data) for run in runs)
+        given = sum(len(run.data) for run in runs)
+        self.measures.bytes_given += given
+        if runs:
+            self.paces.end(place, pace, runs[-1].end_offset, given)
         return runs
 
     def bytes_from(self, extent: LevelOneExtent, offset: int) -> int:
@@ -127,7 +138,7 @@ class LevelOneReader:
     ) -> TimedBatch | None:
         """The first batch of an object with a record of this time (ms) or later, not all of which lies
         before `start_offset`. Raises as `read` does."""
-        layout = await arrived(self._want_layout(place, extent))
+        layout = await arrived(self._loads.layout(place, extent))
         for number, block in enumerate(layout.blocks):
             if block.max_timestamp < timestamp or block.end_offset <= start_offset:
                 continue
@@ -144,7 +155,7 @@ class LevelOneReader:
         """The newest timestamp (ms) of the batches of which not all lies before `start_offset`."""
         if start_offset <= extent.base_offset:
             return extent.max_timestamp
-        layout = await arrived(self._want_layout(place, extent))
+        layout = await arrived(self._loads.layout(place, extent))
         found: list[int] = []
         for number, block in enumerate(layout.blocks):
             if block.base_offset >= start_offset:
@@ -164,9 +175,8 @@ class LevelOneReader:
 
     async def _read_object(
         self,
-        place: Place,
+        ahead: Ahead,
         extent: LevelOneExtent,
-        following: LevelOneExtent | None,
         offset: int,
         end: int,
         room: int,
@@ -177,7 +187,7 @@ class LevelOneReader:
 
         Returns the offset that the next read would begin with.
         """
-        layout = await arrived(self._want_layout(place, extent))
+        layout = await arrived(self._loads.layout(ahead.place, extent))
         blocks = layout.blocks
         first = last = await self._first_block(layout, offset)
         if first == len(blocks):
@@ -196,9 +206,11 @@ class LevelOneReader:
             file = await self.files.opened(layout)
         layout = layout if file is None else file.layout
         numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
-        wanted = [self._want(layout, number, file) for number in numbers]
-        if goes_on:
-            self._read_ahead(place, layout, numbers.stop, following, file)
+        wanted = [cast(Wanted, self._want(layout, number, file)) for number in numbers]
+        if file is not None:
+            check_ahead(self._loads, self.files, ahead, file, numbers.stop, extent.end_offset)
+        elif ahead.window:
+            read_ahead(self._loads, ahead, layout, numbers.stop, extent.end_offset)
         chunk: Chunk | FileChunk = await arrived(wanted[0])
         chunk.sound_until(first, first + 1)
         found = chunk.batch_at(first, offset)
@@ -236,115 +248,9 @@ class LevelOneReader:
 
     async def _with_block(self, layout: Layout, number: int) -> Chunk:
         """The chunk that a block is in; raises BadObject if that block is damaged."""
-        chunk = await arrived(self._want_chunk(layout, layout.chunk_of(number)))
+        chunk = await arrived(self._loads.chunk(layout, layout.chunk_of(number)))
         chunk.sound_until(number, number + 1)
         return chunk
 
-    def _read_ahead(
-        self,
-        place: Place,
-        layout: Layout,
-        number: int,
-        following: LevelOneExtent | None,
-        file: OpenObject | None,
-    ) -> None:
-        """Load the chunks that the same client will read next, without waiting for them."""
-        room = self._config.ahead_bytes if file is None else AHEAD_BYTES
-        while room > 0:
-            if number == layout.chunks:
-                if following is None:
-                    return
-                known = self.layouts.peek((following.unique, 0))
-                if known is None:
-                    index = partial(self._load_layout, place, following)
-                    self.layouts.ahead((following.unique, 0), following.index_bytes, index)
-                    return
-                if file is not None:
-                    file = self.files.opened_ahead(known)
-                    if file is None:
-                        return
-                    known = file.layout
-                layout, number, following = known, 0, None
-                continue
-            _, length = layout.span_of(number)
-            if file is not None:
-                going = self.files.ahead(file, number)
-            else:
-                load = partial(self._load_chunk, layout, number)
-                going = self.chunks.ahead((layout.footer.unique, number), length, load)
-            if not going:
-                return
-            room -= length
-            number += 1
-
-    # Loading.
-
-    def _want_layout(self, place: Place, extent: LevelOneExtent) -> Layout | asyncio.Future[Loaded[Layout]]:
-        return self.layouts.get((extent.unique, 0), partial(self._load_layout, place, extent))
-
-    def _want_chunk(self, layout: Layout, number: int) -> Chunk | asyncio.Future[Loaded[Chunk]]:
-        return self.chunks.get((layout.footer.unique, number), partial(self._load_chunk, layout, number))
-
-    def _want(self, layout: Layout, number: int, file: OpenObject | None) -> Wanted:
-        wanted = self._want_chunk(layout, number) if file is None else self.files.want(file, number)
-        return cast(Wanted, wanted)
-
-    async def _load_layout(self, place: Place, extent: LevelOneExtent) -> Layout:
-        name = level_one_name(*place, extent.term, extent.unique)
-        whole = extent.size <= self._config.chunk_bytes
-        start = 0 if whole else extent.size - extent.index_bytes
-        data = await self._get(name, start, extent.size - start)
-        try:
-            footer = _footer(name, extent, data)
-        except BadObject:
-            self.measures.bad += 1
-            raise
-        layout = Layout(name, footer, self._config.chunk_bytes)
-        if whole and layout.chunks:
-            position, length = layout.span_of(0)
-            self.chunks.put((extent.unique, 0), self._chunk(layout, 0, data[position : position + length]))
-        return layout
-
-    async def _load_chunk(self, layout: Layout, number: int) -> Chunk:
-        data = await self._get(layout.name, *layout.span_of(number))
-        return self._chunk(layout, number, data)
-
-    def _chunk(self, layout: Layout, number: int, data: Buffer) -> Chunk:
-        blocks = layout.blocks_in(number)
-        chunk = Chunk(
-            layout.name, blocks.start, layout.blocks[blocks.start : blocks.stop], data, layout.holes
-        )
-        self.measures.bad += chunk.bad_blocks
-        return chunk
-
-    async def _get(self, name: str, start: int, length: int) -> Buffer:
-        async with self._turns:
-            began = self._loop.time()
-            self.measures.gets += 1
-            try:
-                data = await self._store.get_range(name, start, length)
-            except RangeNotFound as error:
-                self.measures.failed += 1
-                reason = "the object is cut: it ends before this"
-                raise BadObject(name, start, start + length, reason) from error
-            except StoreError:
-                self.measures.failed += 1
-                raise
-            self.measures.bytes_read += len(data)
-            self.measures.get_seconds.add(self._loop.time() - began)
-            return data
-
-
-def _footer(name: str, extent: LevelOneExtent, data: Buffer) -> LevelOneFooter:
-    """The index at the end of `data`; raises BadObject unless it is the one the partition's state means."""
-    start = extent.size - extent.index_bytes
-    try:
-        footer = parse_footer(name, data, extent.size)
-    except BadObject:
-        raise
-    except ValueError as error:
-        raise BadObject(name, start, extent.size, str(error)) from error
-    if (footer.base_offset, footer.end_offset) != (extent.base_offset, extent.end_offset):
-        reason = f"it holds offsets {footer.base_offset} to {footer.end_offset}, the partition says "
-        raise BadObject(name, start, extent.size, f"{reason}{extent.base_offset} to {extent.end_offset}")
-    return footer
+    def _want(self, layout: Layout, number: int, file: OpenObject | None) -> object:
+        return self._loads.chunk(layout, number) if file is None else self.files.want(file, number)

@@ -51,6 +51,14 @@ class BatchCache:
             return
         self._batches[key] = bytes(data)
         self.bytes += cost
+        self._evict()
+
+    def resize(self, max_bytes: int) -> None:
+        """Hold so much at most from now on; what is above is evicted."""
+        self.max_bytes = max_bytes
+        self._evict()
+
+    def _evict(self) -> None:
         while self.bytes > self.max_bytes:
             _, oldest = self._batches.popitem(last=False)
             self.bytes -= len(oldest) + ENTRY_BYTES

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.measures import ReaderMeasures
+from strandline.node.level_zero.read_pace import ReadPaces
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
 from strandline.snapshot.level_zero_format import BadObject, verify_batch
 from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
@@ -35,6 +36,9 @@ class ReaderConfig:
 
     max_gets: int = 16
     """Bound on gets in progress; more wait their turn."""
+
+    ahead_bytes: int = MIB
+    """Least bytes that are read ahead of a consumer that goes on; its pace may ask for more (ReadPaces)."""
 
     max_ahead_bytes: int = 16 * MIB
     """Nothing is read ahead while this much is being fetched."""
@@ -68,6 +72,8 @@ class Reader:
     ) -> None:
         self.measures = ReaderMeasures()
         self.loading_bytes = 0
+        self.paces = ReadPaces(least=config.ahead_bytes, budget=self._ahead_budget, now=loop.time)
+        """Asked by the caller of `read`, which knows places and offsets."""
         self._store = store
         self._config = config
         self._loop = loop
@@ -81,7 +87,7 @@ class Reader:
     async def read(self, extents: Sequence[Extent], ahead: Sequence[Extent] = ()) -> list[bytes]:
         """The batches of some extents, in their order, as they were stored (see `patched`).
 
-        `ahead` is what the same client will want next: fetched meanwhile, if these had to be fetched too.
+        `ahead` is what the same client will want next, and is fetched meanwhile.
         Raises ObjectNotFound (the plan may be old: plan again), BadObject (damage), or another StoreError.
         """
         batches: list[bytes | asyncio.Future[Loaded]] = []
@@ -95,6 +101,7 @@ class Reader:
             batches.append(batch)
         if wanted:
             self._fetch(wanted)
+        if ahead:
             self._read_ahead(ahead)
         result: list[bytes] = []
         for batch in batches:
@@ -133,9 +140,12 @@ class Reader:
         self._loading[extent.object_id, extent.position] = future
         return future
 
+    def _ahead_budget(self) -> int:
+        return min(self._config.max_ahead_bytes, self._fetched.max_bytes // 2)
+
     def _read_ahead(self, extents: Sequence[Extent]) -> None:
         wanted = []
-        room = min(self._config.max_ahead_bytes, self._fetched.max_bytes // 2) - self.loading_bytes
+        room = self._ahead_budget() - self.loading_bytes
         for extent in extents:
             if isinstance(extent, InlineExtent):
                 continue
@@ -176,7 +186,9 @@ class Reader:
         self.measures.gets += 1
         data = await self._store.get_range(part.name, part.start, part.end - part.start)
         self.measures.bytes_read += len(data)
-        self.measures.get_seconds.add(self._loop.time() - started)
+        seconds = self._loop.time() - started
+        self.measures.get_seconds.add(seconds)
+        self.paces.get_took(seconds)
         return data
 
     def _deliver(self, part: Range, data: Buffer | StoreError) -> None:

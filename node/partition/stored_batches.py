@@ -17,6 +17,7 @@ from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.level_one.reader import LevelOneReader, Place
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.read_pace import Pace
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.object_file import FileRange
 from strandline.node.objectstore.store import ObjectNotFound, StoreError
@@ -31,9 +32,6 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 T = TypeVar("T")
 
 Stored: TypeAlias = StoredBatch | StoredRun
-
-AHEAD_BYTES = 1024 * 1024
-"""Bytes fetched from level zero for the next read while a client is busy with this one."""
 
 PLANS = 8
 """Plans for one read. State that moves on faster than it can be read leaves the reader behind it."""
@@ -218,46 +216,49 @@ class StoredBatches:
         found: list[Stored] = []
         if offset >= end:
             return found
-        objects, after = self._objects(offset, end, max_bytes)
+        objects = self._objects(offset, end, max_bytes)
         while objects and not found:
             found += await self._level_one.read(
-                self._place, objects, offset, end, max_bytes, after, files=files
+                self._place, objects, offset, end, max_bytes, machine.level_one.extent_at, files=files
             )
             # Of these objects nothing may be left: then the next ones have what comes first.
             offset = found[-1].end_offset if found else min(objects[-1].end_offset, end)
             if not found:
-                objects, after = self._objects(offset, end, max_bytes)
+                objects = self._objects(offset, end, max_bytes)
         max_bytes -= sum(len(run.data) for run in found)
         if offset >= end or offset <= machine.last_reconciled_offset:
             return found
         extents = machine.extents_between(offset, end, max_bytes)
         if not extents or (found and extents[0].length > max_bytes):
             return found
+        pace = self._pace(offset, extents[-1])
         try:
             with self.holds.over(extents):
-                batches = await self._level_zero.read(extents, self._ahead(extents[-1]))
+                ahead = [] if pace is None else self._ahead(pace, extents[-1].end_offset)
+                batches = await self._level_zero.read(extents, ahead)
         except (StoreError, BadObject):
             if not found:
                 raise
             return found  # The read of the rest gets the error.
+        if pace is not None:
+            given = sum(map(len, batches))
+            self._level_zero.paces.end(self._place, pace, extents[-1].end_offset, given)
         for extent, data in zip(extents, batches, strict=True):
             found.append(StoredBatch(extent.base_offset, extent.end_offset, extent.term, data))
         return found
 
-    def _objects(
-        self, offset: int, end: int, max_bytes: int
-    ) -> tuple[list[LevelOneExtent], LevelOneExtent | None]:
-        """The level-one objects a read may need, and the one after them."""
+    def _objects(self, offset: int, end: int, max_bytes: int) -> list[LevelOneExtent]:
+        """The level-one objects a read may need."""
         found: list[LevelOneExtent] = []
         if offset > self._machine.last_reconciled_offset:
-            return found, None
+            return found
         size = 0
         for one in self._objects_from(offset):
             if size >= max(max_bytes, 1) or len(found) == OBJECTS or one.base_offset >= end:
-                return found, one
+                break
             size += self._level_one.bytes_from(one, max(offset, one.base_offset))
             found.append(one)
-        return found, None
+        return found
 
     def _objects_from(self, offset: int) -> Iterator[LevelOneExtent]:
         """The level-one objects from the one that holds an offset on; to be gone through without a wait."""
@@ -265,11 +266,26 @@ class StoredBatches:
             yield one
             offset = one.end_offset
 
-    def _ahead(self, last: Extent) -> list[Extent]:
-        """Level-zero extents of the client's probable next read; none if this node wrote the last one."""
+    def _pace(self, offset: int, last: Extent) -> Pace | None:
+        """The client's; None for one that is served from memory, because this node wrote what it reads."""
         if not isinstance(last, ObjectExtent) or (last.object_id, last.position) in self._written:
+            return None
+        return self._level_zero.paces.begin(self._place, offset)
+
+    def _ahead(self, pace: Pace, offset: int) -> list[Extent]:
+        """Level-zero extents of a client's probable next reads, which begin at an offset.
+
+        A quarter of its window at least, so that neighbours in an object are one get.
+        """
+        room = pace.window - pace.asked_bytes
+        if room <= 0 or room < pace.window // 4:
             return []
-        return self._machine.extents_between(last.end_offset, self._machine.high_watermark, AHEAD_BYTES)
+        begin, end = max(pace.asked_to, offset), self._machine.high_watermark
+        extents = self._machine.extents_between(begin, end, room) if begin < end else []
+        if extents:
+            pace.asked_to = extents[-1].end_offset
+            pace.asked_bytes += sum(extent.length for extent in extents)
+        return extents
 
     # By time.
 

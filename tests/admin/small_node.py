@@ -419,6 +419,7 @@ class SmallNode:
             epoch=self.current,
         )
         self.inline_budget = InlineBudget(InlineSection(max_batch_bytes=1000), loop.time)
+        self.memory = SimpleNamespace(limit=300_000_000, node_bytes=90_000_000, worker_bytes=0, given_back=2)
         self.inline_storing = FakeInlineStoring()
         self.reader = Reader(
             self.store, ReaderConfig(), loop=loop, written=self.written, fetched=self.fetched

@@ -146,11 +146,13 @@ async def measure(folder: str, batch_bytes: int) -> None:
         def new() -> Read:
             reader = LevelOneReader(by, LevelOneReaderConfig(), loop=loop)
 
+            def holding(offset: int) -> LevelOneExtent | None:
+                return next((one for one in extents if one.base_offset <= offset < one.end_offset), None)
+
             async def read(offset: int) -> Sequence[StoredRun]:
                 first = next(number for number, one in enumerate(extents) if one.end_offset > offset)
-                after = extents[first + 2] if first + 2 < FILES else None
                 wanted = extents[first : first + 2]
-                return await reader.read(Place(WHOSE.topic_id, 0), wanted, offset, end, FETCH_BYTES, after)
+                return await reader.read(Place(WHOSE.topic_id, 0), wanted, offset, end, FETCH_BYTES, holding)
 
             return read
 

@@ -102,6 +102,12 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             "level_one: block_bytes may not be above target_bytes",
             "raise job_bytes",
         ),
+        ("memory.limit=7", "memory.limit: 7 is less than 1KiB", ""),
+        (
+            "memory.limit=200MiB",
+            "memory.limit: 209715200 bytes are too few: a node takes 88 MiB, its level-one worker 52 MiB",
+            "set 212MiB or more, or lower level_one.job_bytes",
+        ),
         ("compaction.map_bytes=7", "compaction.map_bytes: 7 is less than 1KiB", ""),
         (
             "compaction.segment_bytes=1MiB",

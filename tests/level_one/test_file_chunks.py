@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.level_one import file_chunks, reader
+from strandline.node.level_one import file_chunks, read_ahead
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore import object_file
@@ -80,7 +80,7 @@ def on_files(test: Callable[[Case], Awaitable[None]]) -> Callable[..., None]:
     @wraps(test)
     def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(file_chunks, "CHUNK_BYTES", 3000)
-        monkeypatch.setattr(reader, "AHEAD_BYTES", 6000)
+        monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 6000)
 
         async def started() -> None:
             store = opened_store(tmp_path)

@@ -170,7 +170,7 @@ class Case:
 
     async def read(self, offset: int, end: int, max_bytes: int) -> list[StoredRun]:
         wanted = [extent for extent in self.extents if extent.end_offset > offset]
-        return await self.reader.read(Place(TOPIC, 0), wanted, offset, end, max_bytes, None)
+        return await self.reader.read(Place(TOPIC, 0), wanted, offset, end, max_bytes)
 
 
 @settings(max_examples=120, deadline=None)

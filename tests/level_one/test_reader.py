@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -80,13 +81,29 @@ class Case:
 
     def reading(self, offset: int, end: int, max_bytes: int) -> asyncio.Task[list[StoredRun]]:
         wanted = [extent for extent in self.extents if extent.end_offset > offset]
-        after = wanted[2] if len(wanted) > 2 else None
-        return self.node.loop.create_task(self.reader.read(PLACE, wanted[:2], offset, end, max_bytes, after))
+        return self.node.loop.create_task(
+            self.reader.read(PLACE, wanted[:2], offset, end, max_bytes, self.holding)
+        )
+
+    def holding(self, offset: int) -> LevelOneExtent | None:
+        return next((one for one in self.extents if one.base_offset <= offset < one.end_offset), None)
 
     def read(self, offset: int, end: int = END, max_bytes: int = 1 << 30) -> list[StoredRun]:
         task = self.reading(offset, end, max_bytes)
         assert self.world.run_until(task.done, timeout=300.0, step=0.001)
         return task.result()
+
+    def pause(self, seconds: float = 1.0) -> None:
+        """Time passes between a consumer's reads, of which it is not forgotten."""
+        self.world.run(self.world.now + seconds)
+
+    def timed(self, offset: int, pause: float) -> float:
+        """The seconds that a read of 2,000 bytes takes; then the consumer pauses."""
+        began = self.world.now
+        self.read(offset, max_bytes=2000)
+        took = self.world.now - began
+        self.pause(pause)
+        return took
 
     def settle(self) -> None:
         self.world.run(self.world.now + 10.0)
@@ -234,26 +251,63 @@ def test_what_was_read_is_not_fetched_again(case: Case) -> None:
     assert case.gets == 2
 
 
-def test_who_reads_on_from_a_block_is_read_ahead_for_also_in_the_next_object(case: Case) -> None:
-    for _ in range(2):
+def test_a_consumer_that_goes_on_is_read_ahead_for_also_in_the_next_object(case: Case) -> None:
+    for _ in range(3):
         case.stored(*[(100, 1)] * 80)
     case.read(0, max_bytes=4000)
-    case.settle()
-    assert case.gets == 5, "an index, its two chunks, the next index, the first chunk there"
-    case.read(40, max_bytes=4000)
-    case.settle()
-    assert case.gets == 6, "the other chunk there"
-    gets = case.gets
+    case.pause()
+    assert case.gets == 3, "two indexes, as the read might have gone on in the second, and a chunk"
+    case.read(40, max_bytes=2000)
+    case.pause()
+    assert case.gets == 6, "the chunk it reads, and the two chunks of the next object"
+    case.read(60, max_bytes=2000)
+    case.pause()
+    assert case.gets == 6, "as much as the window is there"
+    evicted = case.reader.chunks.misses
     assert ends(case.read(80, max_bytes=8000)) == (80, 160)
-    assert case.gets == gets
-    assert case.reader.chunks.ahead_bytes == 0
+    assert case.reader.chunks.misses == evicted
 
 
-def test_who_begins_within_a_block_is_not_read_ahead_for(case: Case) -> None:
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_consumer_that_reads_once_is_not_read_ahead_for(case: Case, offset: int) -> None:
     case.stored(*[(100, 1)] * 200)
-    case.read(3, max_bytes=4000)
+    case.read(offset, max_bytes=4000)
     case.settle()
     assert case.gets == 2
+    case.read(100 + offset, max_bytes=1000)
+    case.settle()
+    assert case.gets == 3, "it did not go on where it was"
+
+
+def test_small_objects_are_read_ahead_in_parallel(case: Case) -> None:
+    for _ in range(12):
+        case.stored(*SMALL)
+    case.read(0, max_bytes=1000)
+    case.read(20, max_bytes=1000)
+    case.pause()
+    whole = [case.reader.layouts.peek((one.unique, 0)) is not None for one in case.extents]
+    assert whole == [True] * 4 + [False] * 8, "8,000 bytes ahead, of objects that are one get each"
+    gets = case.gets
+    assert ends(case.read(40, max_bytes=7000)) == (40, 120)
+    assert ends(case.read(120, max_bytes=3000)) == (120, 180)
+    case.pause()
+    assert case.gets - gets == 8, "of the twelve each once"
+
+
+def test_a_quick_consumer_is_read_ahead_for_by_its_pace(case: Case) -> None:
+    """From a store that takes 0.1 s as much is on its way as the consumer does not have to wait for."""
+    config = replace(CONFIG, max_gets=32)
+    case.reader = LevelOneReader(case.sim.client(case.node), config, loop=case.node.loop)
+    case.sim.delay_seconds = (0.05, 0.05)
+    case.stored(*[(100, 1)] * 2000)
+    slow = [case.timed(offset, 1.0) for offset in range(0, 160, 20)]
+    assert max(slow[4:]) < 0.002, "it takes 2 kB a second: the least that is read ahead is enough"
+    assert case.reader.paces.window_bytes == CONFIG.ahead_bytes
+    for offset in range(160, 1000, 20):
+        case.timed(offset, 0.005)
+    assert case.reader.paces.window_bytes > 4 * CONFIG.ahead_bytes
+    took = [case.timed(offset, 0.005) for offset in range(1000, 1800, 20)]
+    assert max(took) < 0.002, f"reads of chunks that are 0.1 s away: {took}"
 
 
 def test_readers_of_the_same_chunk_share_one_get(case: Case) -> None:

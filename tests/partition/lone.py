@@ -13,6 +13,7 @@ from strandline.node.kafka.handlers.error_codes import code_of
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.read_pace import ReadPaces
 from strandline.node.level_zero.reader import Reader
 from strandline.node.objectstore.store import Buffer, ObjectNotFound, ObjectStore
 from strandline.node.partition.batch import AppendResult, ProducedBatch, Validation, Verification
@@ -242,6 +243,7 @@ class HandReader:
         self.asked: list[tuple[Sequence[Extent], Sequence[Extent]]] = []
         self.wait_for: asyncio.Future[list[bytes]] | None = None
         """The next read waits for this first."""
+        self.paces = ReadPaces(least=1 << 20, budget=lambda: 1 << 24, now=lambda: 0.0)
 
     async def read(self, extents: Sequence[Extent], ahead: Sequence[Extent] = ()) -> list[bytes]:
         self.asked.append((extents, ahead))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.level_one.stored_run import StoredRun
+from strandline.node.level_zero.read_pace import ReadPaces
 from strandline.node.objectstore.store import NotDone, ObjectNotFound
 from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.stored_batches import PLANS, Measured
@@ -104,13 +105,40 @@ def test_reads_what_was_written_with_offsets_and_terms() -> None:
         assert lone.run(lone.partition.read(2, 10, 1000)).result() == []
 
 
-def test_reads_ahead_unless_served_from_what_it_wrote() -> None:
+def ahead(lone: Lone) -> list[list[int]]:
+    """Base offsets of what was read ahead with each read so far."""
+    return [[extent.base_offset for extent in ahead] for _, ahead in lone.reader.asked]
+
+
+def test_a_consumer_is_read_ahead_for_once_it_goes_on() -> None:
+    with Lone() as lone:
+        filled(lone, 5, 5, 5, 5, 5)
+        lone.written._batches.clear()
+        for offset in (0, 0, 3, 4):
+            lone.run(lone.partition.read(offset, 10, 1))
+        assert ahead(lone) == [[], [], [], []], "only the last went on, and behind it there is nothing"
+        lone.run(lone.partition.read(1, 10, 1))
+        assert ahead(lone)[-1] == [2, 3, 4]
+
+
+def test_what_this_node_wrote_is_not_read_ahead() -> None:
     with Lone() as lone:
         filled(lone, 5, 5, 5)
-        lone.run(lone.partition.read(0, 10, 1))
+        for offset in (0, 1):
+            lone.run(lone.partition.read(offset, 10, 1))
+        assert ahead(lone) == [[], []]
+        assert lone.reader.paces.readers == 0
+
+
+def test_what_was_asked_for_is_not_asked_for_again() -> None:
+    """A window is filled up once a quarter of it is free, from where the last asking ended."""
+    with Lone() as lone:
+        filled(lone, *[5] * 12)
         lone.written._batches.clear()
-        lone.run(lone.partition.read(0, 10, 1))
-        assert [[e.base_offset for e in ahead] for _, ahead in lone.reader.asked] == [[], [1, 2]]
+        lone.reader.paces = ReadPaces(least=4 * SIZE, budget=lambda: 4 * SIZE, now=lambda: 0.0)
+        for offset in range(5):
+            lone.run(lone.partition.read(offset, 20, 1))
+        assert ahead(lone) == [[], [2, 3, 4, 5], [6], [7], [8]]
 
 
 def gone(lone: Lone, then: Callable[[], object] = lambda: None) -> Callable[[], list[bytes]]:

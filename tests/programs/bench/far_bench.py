@@ -80,6 +80,9 @@ class FarCluster:
 
 Work = Callable[[FarCluster, Amount], Result]
 PUTS = 'strandline_store_requests_total{operation="put"}'
+LEVEL_ZERO_BYTES = 'strandline_storage_bytes{state="level_zero"}'
+LIFTED_SECONDS = 240.0
+"""`level_one.reconcile_seconds`, twice, and the work itself; `--set` it lower to wait less."""
 
 
 def little(peer: FarCluster, amount: Amount) -> Result:
@@ -112,6 +115,22 @@ def one_producer(peer: FarCluster, amount: Amount) -> Result:
     return Result(figures, problems=cold.problems + warm.problems)
 
 
+def behind(peer: FarCluster, amount: Amount) -> Result:
+    """One partition, read from its beginning once all of it lies in level one; no node has any of it."""
+    one = replace(amount, partitions=1)
+    name, count, result = kafka_measure.fill(peer, one, size=1000)
+    deadline = time.monotonic() + LIFTED_SECONDS
+    while sum(peer.metrics(LEVEL_ZERO_BYTES)):
+        if time.monotonic() > deadline:
+            return Result(problems=[f"level zero still has records after {LIFTED_SECONDS:.0f} s"])
+        time.sleep(1.0)
+    processor = Servers(peer).processor()
+    rate, problems = kafka_measure.read_back(peer, name, 1, count, 1000)
+    used = Servers(peer).processor() - processor
+    figures = {"rate": rate, "cpu_gb": used / (max(count, 1) * 1000 / 1e9), "rss": Servers(peer).memory()}
+    return Result(figures, problems=result.problems + problems)
+
+
 WORK: dict[str, tuple[str, Work]] = {
     "latency": ("200 a second", little),
     "large": ("64 KiB batches, 10 a second", large),
@@ -119,6 +138,7 @@ WORK: dict[str, tuple[str, Work]] = {
     "throughput": ("one producer, 1 kB records", one_producer),
     "mixed": ("200 a second, behind a quarter of that", mixed),
     "consume": ("read back, 1 kB", kafka_measure.consume),
+    "behind": ("read one partition of level one", behind),
 }
 """By the word for --cases."""
 
@@ -158,6 +178,9 @@ LINES = (
     Line("mixed", "p99", "p99", "s", 0.025),
     Line("consume", "read", "rate", "B/s"),
     Line("consume", "servers' processor a GB", "cpu_gb", "s"),
+    Line("behind", "read", "rate", "B/s"),
+    Line("behind", "servers' processor a GB", "cpu_gb", "s"),
+    Line("behind", "memory, 3 nodes", "rss", "B"),
 )
 
 
