@@ -216,7 +216,6 @@ class _Process:
         garbage = asyncio.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
         broker.memory.start()
         await self._stopping.wait()
-        broker.memory.close()
         garbage.cancel()
         if self._fatal is None:
             try:
@@ -247,7 +246,7 @@ class _Process:
         """
         config, told = self._config, False
         place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
-        hedge_puts = config.batching.puts_per_second is None  # where they are counted, one is one
+        hedge_puts = not config.counts_puts  # where they are counted, one is one
         rng = random.Random(_SYSTEM.getrandbits(256))
         try:
             make = not has_served(disk, config.node.data, config.node.id, config.cluster.id)

@@ -13,6 +13,8 @@ from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
+WAITED_SECONDS: Final = 1.0
+"""Of a batch for the budget of requests, before that is told: longer than a put takes of any store."""
 EXAMPLES: Final = 10
 """Groups that a problem names; the rest is counted."""
 
@@ -41,6 +43,8 @@ REASONS: Final = {
     "replicas_away": "replicas are on nodes that are down: their partitions have fewer copies of their log"
     " than configured",
     "storage_not_cleaned": "the object store's deletions fail: the detail says why, and the cure",
+    "requests_budget_spent": "storage.requests_budget is spent: batches wait for a put, and none is refused;"
+    " the detail says for how long: raise the budget, or read less",
     "local_logs_failing": "local logs of compacted topics cannot be opened, filled or cleaned, so no deletion"
     " goes there: the detail says why of one, `strandline compaction status` of all",
     "collector_stopped": "the collector stopped because an invariant does not hold, and deletes nothing: read"
@@ -56,6 +60,7 @@ DEGRADED: Final = frozenset(
         "nodes_away",
         "replicas_away",
         "storage_not_cleaned",
+        "requests_budget_spent",
         "local_logs_failing",
         "collector_stopped",
     }
@@ -132,6 +137,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "nodes_away": (len(away), (), _nodes(away) if away else None),
         "replicas_away": _replicas(source, away),
         "storage_not_cleaned": _storage(source, {OperationKind.DELETE}),
+        "requests_budget_spent": _told(_budget_spent(source)),
         "local_logs_failing": _local_logs(source),
         "collector_stopped": (int(broken is not None), (), broken),
     }
@@ -218,6 +224,15 @@ def _storage(source: AdminSource, kinds: set[OperationKind]) -> _Found:
     health = source.store.health
     told = [health.describe(trouble) for trouble in health.troubles() if trouble.kind in kinds]
     return len(told), (), "; ".join(told) or None
+
+
+def _budget_spent(source: AdminSource) -> str | None:
+    budget, waited = source.money, source.batcher.waited_seconds
+    if budget is None or waited < WAITED_SECONDS:
+        return None
+    left = budget.left
+    owed = f"{-left:.4f} are owed of" if left < 0 else f"{left:.4f} are left of"
+    return f"the oldest batch has waited {waited:.1f} s; {owed} {budget.per_month:.2f} a month"
 
 
 def _local_logs(source: AdminSource) -> _Found:

@@ -1,4 +1,4 @@
-"""The samples about what a node keeps in memory of its records, and what it reads ahead."""
+"""The samples about what a node may take: memory for its records and what it reads ahead, and money."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def memory(page: Page, source: AdminSource) -> None:
     page.add("strandline_memory_given_back_total", budget.given_back)
     _paces(page, "zero", source.reader.paces)
     _paces(page, "one", source.level_one_reader.paces)
+
+
+def money(page: Page, source: AdminSource) -> None:
+    """The budget for the store's requests, where there is one."""
+    budget = source.money
+    if budget is not None:
+        page.add("strandline_store_budget_left", budget.left)
+        page.add("strandline_store_spent_total", budget.spent)
+        page.add("strandline_store_budget_per_month", budget.per_month)
+        page.add("strandline_store_budget_exceeded_total", budget.exceeded)
 
 
 def _cache(page: Page, name: str, cache: BatchCache | BlockCache[Any]) -> None:

@@ -247,6 +247,19 @@ LEVEL_ZERO: Final = (
         "strandline_cache_misses_total", _C, "lookups", "Lookups that did not find their entry.", ("cache",)
     ),
     Metric("strandline_cache_evictions_total", _C, "entries", "Entries evicted to make room.", ("cache",)),
+    Metric(
+        "strandline_store_spent_total", _C, "money", "Cost of the requests so far, by the configured prices."
+    ),
+    Metric(
+        "strandline_store_budget_per_month", _G, "money", "This node's share of `storage.requests_budget`."
+    ),
+    Metric("strandline_store_budget_left", _G, "money", "What may be spent now; below 0, what is owed."),
+    Metric(
+        "strandline_store_budget_exceeded_total",
+        _C,
+        "money",
+        "Spent beyond the budget, for requests that are not held back.",
+    ),
     Metric("strandline_memory_limit_bytes", _G, "bytes", "`memory.limit`; absent without one."),
     Metric(
         "strandline_memory_bytes",

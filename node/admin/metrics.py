@@ -60,6 +60,7 @@ class Metrics:
         inline_metrics.inline(page, self._source)
         self._reader(page)
         memory_metrics.memory(page, self._source)
+        memory_metrics.money(page, self._source)
         collection_metrics.level_one(page, self._source)
         compaction_metrics.compaction(page, self._source)
         await collection_metrics.collection(page, self._source, slices)

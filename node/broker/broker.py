@@ -82,6 +82,7 @@ class Broker(NodeParts):
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Leadership first, then coordinators, Kafka's port, the log, object storage."""
+        self.memory.close()
         await self.views.close()
         self.keeper.close()
         self.replacements.close()

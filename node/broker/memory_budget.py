@@ -1,4 +1,4 @@
-"""One budget of memory for a node: what its caches may hold, by their use and by what else it takes.
+"""One budget of memory for a node divides it over the caches, by their use and by what else the node takes.
 
 Every second the process and its workers are weighed. What is left of `memory.limit` is divided over the
 caches, each at least LEAST_BYTES, the rest by how much each was used lately. A cache that served nothing for
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 1.0
 UNUSED_SECONDS: Final = 60.0
 """A cache that served nothing for so long gives back what it holds; as long as an idle worker stays."""
 GROWTH_BYTES: Final = 4 * MIB
-"""What the caches together may grow by from one look to the next; they shrink at once. A large request comes
+"""Bytes by which the caches together may grow from one look to the next; they shrink at once. A large request comes
 and goes within a second, and would empty them again and again."""
 TRIM_BYTES: Final = 8 * MIB
 """Memory that the caches have let go of goes back to the system from so much on."""
@@ -194,7 +194,7 @@ def budget_of(parts: Weighed) -> MemoryBudget:
 
 
 def _filled(given: list[int], wanted: list[int], weights: list[float], left: int) -> list[int]:
-    """What is given, and what is left divided by weight, up to what each wants."""
+    """The bytes that are given, and those left over divided by weight, up to what each wants."""
     while left > 0:
         open_ones = [number for number in range(len(given)) if given[number] < wanted[number]]
         if not open_ones:

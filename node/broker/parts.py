@@ -14,6 +14,7 @@ from concurrent.futures import Executor
 
 from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.memory_budget import budget_of
+from strandline.node.broker.request_costs import money_budget_of
 from strandline.node.broker.settings import host_settings
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
@@ -215,6 +216,7 @@ class NodeParts:
 
         self.written = BatchCache(config.cache.written_bytes)
         self.fetched = BatchCache(config.cache.fetched_bytes)
+        self.money = money_budget_of(self)
         self.batcher = Batcher(
             store,
             config.batching,
@@ -223,6 +225,7 @@ class NodeParts:
             node=self.node_id,
             shard=self.node_id,
             epoch=self.epoch.current,
+            money=self.money,
         )
         if isinstance(self.store, RetryingStore):
             self.store.on_put = self.batcher.window.heard

@@ -23,14 +23,18 @@ from strandline.node.config.listeners import (
     checked,
     split,
 )
+from strandline.node.config.money import MonthlyBudget
 from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection, mistake
 from strandline.node.config.quotas import QuotasSection
 from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
+from strandline.node.level_zero.money_budget import MONTH_SECONDS
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
 
+LONGEST_PUT_SECONDS: Final = 10.0
+"""Between two puts of a node that a budget must pay for: a third of the 30 s that clients wait."""
 READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
 
 
@@ -85,6 +89,11 @@ class StorageSection:
     """Handed to the client of the object store: endpoint, region, keys."""
     volatile: bool = False
     """Whether it is meant that the records are lost when the node stops: allows memory://."""
+    requests_budget: MonthlyBudget | None = None
+    """For the requests of all nodes together; None for no limit."""
+    put_price: float = 5.0
+    """Of a million puts, or listings, in the budget's currency; S3's."""
+    get_price: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +136,7 @@ class CacheSection:
 
 
 LEAST_CACHE_BYTES: Final = 2 * MIB
-"""What each cache keeps of a budget, however short it is: the newest records, for consumers at the tail."""
+"""Bytes that each cache keeps, however short a budget is: the newest records, for consumers at the tail."""
 CACHES: Final = 4
 PROCESS_BYTES: Final = 88 * MIB
 """Of a node that has some partitions and no load."""
@@ -291,6 +300,11 @@ class NodeConfig:
     """Those of [listeners.<name>], which stand in the place of [kafka]."""
     notes: tuple[str, ...] = ()
     """Notes about the configuration for the operator's log."""
+
+    @property
+    def counts_puts(self) -> bool:
+        """Whether there is a budget for the store's requests."""
+        return self.batching.puts_per_second is not None or self.storage.requests_budget is not None
 
     @property
     def listeners(self) -> tuple[ListenerSection, ...]:
@@ -458,6 +472,7 @@ def _build(given: _Given) -> NodeConfig:
     admin = AdminSection(**given.section("admin"))
     storage = _required(given, StorageSection, "storage")
     _check_storage(given, storage, len(cluster.nodes))
+    _check_budget(given, storage, len(cluster.nodes))
     topics = TopicsSection(**given.section("topics"))
     nodes = len(cluster.nodes)
     replication = topics.replication_factor or min(3, nodes)
@@ -582,6 +597,20 @@ def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
         raise ConfigError(
             f"{source}: {storage.url} is the memory of one process, and the other {nodes - 1} of "
             "cluster.nodes cannot read it: name a folder that all nodes see, or a bucket"
+        )
+
+
+def _check_budget(given: _Given, storage: StorageSection, nodes: int) -> None:
+    """Raise ConfigError for a budget with which a batch would wait longer than a client does."""
+    budget = storage.requests_budget
+    if budget is None:
+        return
+    least = nodes * MONTH_SECONDS / LONGEST_PUT_SECONDS * storage.put_price * 1e-6
+    if budget.amount < least:
+        raise ConfigError(
+            f"{given.source('storage.requests_budget')}: storage.requests_budget: {budget} does not pay for "
+            f"a put in {LONGEST_PUT_SECONDS:g} s of each of {nodes} nodes, and batches would time out: "
+            f'write "{least:.2f} {budget.currency}/month" or more, correct storage.put_price, or leave it out'
         )
 
 

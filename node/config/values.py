@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from strandline.node.config.addresses import is_wildcard
 from strandline.node.config.authorization import principals
+from strandline.node.config.money import monthly_budget, price
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -279,6 +280,9 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "storage.url": _url,
     "storage.options": _options,
     "storage.volatile": flag,
+    "storage.requests_budget": monthly_budget,
+    "storage.put_price": price,
+    "storage.get_price": price,
     "topics.auto_create": flag,
     "topics.partitions": whole(1, 10_000),
     "topics.replication_factor": whole(0, 2**15 - 1),

@@ -15,7 +15,7 @@ MAX_OBJECTS: Final = 64
 
 
 class Ahead(NamedTuple):
-    """What one read knows of what its client reads next."""
+    """One read's knowledge of what its client reads next."""
 
     place: tuple[bytes, int]
     following: Callable[[int], LevelOneExtent | None]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.measures import BatcherMeasures, FlushReason
+from strandline.node.level_zero.money_budget import MoneyBudget
 from strandline.node.level_zero.put_budget import PutBudget
 from strandline.node.level_zero.upload_window import UploadWindow
 from strandline.node.objectstore.store import Buffer, ObjectStore, StoreError
@@ -65,7 +66,9 @@ class Batcher:
         node: int,
         shard: int,
         epoch: Callable[[], int],
+        money: MoneyBudget | None = None,
     ) -> None:
+        """`money` is this node's budget for requests, beside that of puts in `config`."""
         if config.max_object_bytes + overhead(config.max_staged_batches) > store.max_object_bytes:
             raise ValueError(
                 f"the store takes objects of up to {store.max_object_bytes} bytes: too few for "
@@ -83,9 +86,9 @@ class Batcher:
 
         self._store = store
         self._config = config
-        self._object_bytes = (
-            config.target_bytes if config.puts_per_second is None else config.max_object_bytes
-        )
+        self._money = money
+        budgeted = money is not None or config.puts_per_second is not None
+        self._object_bytes = config.max_object_bytes if budgeted else config.target_bytes
         """Batches of an object, in bytes; a larger batch goes alone."""
         self._loop = loop
         self._node = node
@@ -103,6 +106,16 @@ class Batcher:
         self._replenishing: asyncio.TimerHandle | None = None
         self._closing = False
         self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def puts_begun(self) -> int:
+        """Objects whose upload was begun."""
+        return self._made
+
+    @property
+    def waited_seconds(self) -> float:
+        """Age of the oldest batch that is not in an upload, in seconds; 0 without one."""
+        return self._loop.time() - self._pending[0].since if self._pending else 0.0
 
     @property
     def gathered_bytes(self) -> int:
@@ -175,6 +188,8 @@ class Batcher:
             staged = self._seal()
             if staged:
                 self._budget.spend()
+                if self._money is not None:
+                    self._money.spend()
                 self._upload(staged, why)
             after = self._flush_reason()
             if after is None:
@@ -307,8 +322,10 @@ class Batcher:
         self.staged_batches -= 1
 
     def _may_put(self) -> bool:
-        """Whether the budget has a put left; if not, look again when it will."""
+        """Whether the budgets have a put left; if not, look again when they will."""
         wait = self._budget.seconds_to_next()
+        if self._money is not None:
+            wait = max(wait, self._money.seconds_to_next())
         if wait and self._replenishing is None:
             self._replenishing = self._loop.call_later(wait, self._replenished)
         return not wait

@@ -1,4 +1,4 @@
-"""How far to read ahead for a consumer: by the pace at which it comes for more.
+"""A consumer's pace says how far to read ahead for it.
 
 A consumer that goes on where its last read ended will want what follows. How much of that should be on its
 way is what it takes while one get lasts: its pace, times the store's latency. From a folder that is next to
@@ -65,7 +65,7 @@ class ReadPaces:
 
     @property
     def window_bytes(self) -> int:
-        """What may be read ahead of all of them."""
+        """Bytes that may be read ahead of all of them together."""
         self._forget()
         return sum(pace.window for pace in self._going.values())
 

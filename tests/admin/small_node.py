@@ -40,6 +40,7 @@ from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfi
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
+from strandline.node.level_zero.money_budget import MoneyBudget, Prices, Requests
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.local_store import LocalStore
@@ -419,6 +420,8 @@ class SmallNode:
             epoch=self.current,
         )
         self.inline_budget = InlineBudget(InlineSection(max_batch_bytes=1000), loop.time)
+        prices = Prices(5e-6, 4e-7)
+        self.money = MoneyBudget(50.0, prices, lambda: Requests(3, 100), loop.time)
         self.memory = SimpleNamespace(limit=300_000_000, node_bytes=90_000_000, worker_bytes=0, given_back=2)
         self.inline_storing = FakeInlineStoring()
         self.reader = Reader(

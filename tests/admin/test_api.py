@@ -24,7 +24,7 @@ from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import MAX_PAGE
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
-from strandline.node.level_zero.batcher import Stored
+from strandline.node.level_zero.batcher import Batcher, Stored
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
@@ -240,6 +240,14 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
         assert await found() == {}
         node.collector.broken = "an object of epoch 43"
         assert await found() == {"collector_stopped": (1, "an object of epoch 43")}
+        node.collector.broken = None
+        with patch.object(Batcher, "waited_seconds", 0.5):
+            assert await found() == {}
+        with patch.object(Batcher, "waited_seconds", 2.5):
+            count, detail = (await found())["requests_budget_spent"]
+        assert count == 1
+        assert detail.startswith("the oldest batch has waited 2.5 s; ")
+        assert await found() == {}
         node.collector.broken = None
         full = "the local log cannot be changed: No space left on device"
         node.compaction.logs = {

@@ -102,6 +102,17 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             "level_one: block_bytes may not be above target_bytes",
             "raise job_bytes",
         ),
+        (
+            "storage.requests_budget=50 dollars",
+            "storage.requests_budget: '50 dollars' is no budget",
+            'like "50 USD/month"',
+        ),
+        (
+            "storage.requests_budget=4 USD/month",
+            "4 USD/month does not pay for a put in 10 s of each of 3 nodes",
+            'write "4.02 USD/month" or more',
+        ),
+        ("storage.put_price=0", "storage.put_price: 0 is no price", "a million requests"),
         ("memory.limit=7", "memory.limit: 7 is less than 1KiB", ""),
         (
             "memory.limit=200MiB",

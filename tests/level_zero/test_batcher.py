@@ -13,6 +13,7 @@ import pytest
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.measures import FlushReason
+from strandline.node.level_zero.money_budget import MONTH_SECONDS, MoneyBudget, Prices, Requests
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.object_names import object_name, parse_object_name
@@ -385,6 +386,31 @@ def test_a_budget_of_puts_makes_objects_fewer_and_larger() -> None:
     assert sum(case.sizes()) + case.batcher.gathered_bytes == 30_000
     assert max(case.sizes()) > 700
     assert case.why()[FlushReason.BUDGET] > 0
+    case.world.close()
+
+
+def test_a_budget_of_money_makes_objects_fewer_and_larger_and_refuses_nothing() -> None:
+    """With a budget of 4 puts a second from then on, where a read a second takes one of them."""
+    case = Case(replace(BUDGETED, puts_per_second=None))
+    reads = 0
+    now = case.node.loop.time
+    money = MoneyBudget(4 * MONTH_SECONDS, Prices(1.0, 1.0), lambda: Requests(0, reads), now)
+    while not money.seconds_to_next():
+        money.spend()
+    case.batcher = Batcher(
+        case.store, replace(BUDGETED, puts_per_second=None), loop=case.node.loop, rng=random.Random(1),
+        node=7, shard=3, epoch=lambda: 5, money=money,
+    )  # fmt: skip
+    for number in range(1000):
+        reads = number // 100
+        case.stage(30)
+        case.turn(0.01)
+        for put in case.store.under_way:
+            put.succeed()
+    assert 25 <= len(case.store.begun) == case.batcher.puts_begun <= 33
+    assert max(case.sizes()) > 700
+    assert case.batcher.measures.batches_refused == 0
+    assert sum(case.sizes()) + case.batcher.gathered_bytes == 30_000
     case.world.close()
 
 
