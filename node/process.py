@@ -246,7 +246,6 @@ class _Process:
         """
         config, told = self._config, False
         place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}")
-        hedge_puts = not config.counts_puts  # where they are counted, one is one
         rng = random.Random(_SYSTEM.getrandbits(256))
         try:
             make = not has_served(disk, config.node.data, config.node.id, config.cluster.id)
@@ -256,7 +255,7 @@ class _Process:
             try:
                 return open_store(
                     place, RetryPolicy(), loop=loop, disk=disk, executor=threads, rng=rng, make=make,
-                    hedge_puts=hedge_puts,
+                    hedge_puts=not config.counts_puts,
                 )  # fmt: skip
             except NotDone as error:
                 cure = error.cure or "correct storage.url or storage.options"

@@ -265,7 +265,7 @@ LEVEL_ZERO: Final = (
         "strandline_memory_bytes",
         _G,
         "bytes",
-        "Memory in RAM of the node's process and of its workers, as the budget saw them last.",
+        "Memory in RAM of the node's process, or of its workers, at the last look of the budget.",
         ("of",),
     ),
     Metric(
@@ -281,7 +281,7 @@ LEVEL_ZERO: Final = (
         "strandline_read_ahead_window_bytes",
         _G,
         "bytes",
-        "Bytes that may be read ahead of these consumers, by their pace.",
+        "Bytes that may be read ahead of consumers, by their pace.",
         ("level",),
     ),
 )

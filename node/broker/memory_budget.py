@@ -27,8 +27,8 @@ LOOK_SECONDS: Final = 1.0
 UNUSED_SECONDS: Final = 60.0
 """A cache that served nothing for so long gives back what it holds; as long as an idle worker stays."""
 GROWTH_BYTES: Final = 4 * MIB
-"""Bytes by which the caches together may grow from one look to the next; they shrink at once. A large request comes
-and goes within a second, and would empty them again and again."""
+"""Bytes by which the caches together may grow from one look to the next; they shrink at once. A large request
+comes and goes within a second, and would empty them again and again."""
 TRIM_BYTES: Final = 8 * MIB
 """Memory that the caches have let go of goes back to the system from so much on."""
 TRIM_SECONDS: Final = 5.0

@@ -205,7 +205,8 @@ def read_back(peer: Peer, name: str, partitions: int, count: int, size: int) -> 
     problems: list[str] = []
     began = time.perf_counter()
     while got < count:
-        batch = consumer.consume(10_000, 5.0)
+        # No more than there are: a call waits for as many as it asks for, or for all its time.
+        batch = consumer.consume(min(10_000, count - got), 5.0)
         if not batch:
             break
         for message in batch:
