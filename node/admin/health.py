@@ -227,7 +227,7 @@ def _storage(source: AdminSource, kinds: set[OperationKind]) -> _Found:
 
 
 def _budget_spent(source: AdminSource) -> str | None:
-    budget, waited = source.money, source.batcher.waited_seconds
+    budget, waited = source.batcher.money, source.batcher.waited_seconds
     if budget is None or waited < WAITED_SECONDS:
         return None
     left = budget.left

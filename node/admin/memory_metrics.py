@@ -29,7 +29,7 @@ def memory(page: Page, source: AdminSource) -> None:
 
 def money(page: Page, source: AdminSource) -> None:
     """The budget for the store's requests, where there is one."""
-    budget = source.money
+    budget = source.batcher.money
     if budget is not None:
         page.add("strandline_store_budget_left", budget.left)
         page.add("strandline_store_spent_total", budget.spent)

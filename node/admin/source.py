@@ -34,7 +34,6 @@ from strandline.node.level_one.level_one_upkeep import UpkeepStatus
 from strandline.node.level_one.reader import LevelOneReader
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
-from strandline.node.level_zero.money_budget import MoneyBudget
 from strandline.node.level_zero.reader import Reader
 from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.host import RaftHost
@@ -250,8 +249,6 @@ class AdminSource(Protocol):
     def fetched(self) -> BatchCache: ...
     @property
     def memory(self) -> MemorySource: ...
-    @property
-    def money(self) -> MoneyBudget | None: ...
     @property
     def store(self) -> object: ...
     @property

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 
 from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.memory_budget import budget_of
-from strandline.node.broker.request_costs import money_budget_of
+from strandline.node.broker.request_costs import batcher_of
 from strandline.node.broker.settings import host_settings
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
@@ -62,7 +62,6 @@ from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerCo
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
-from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.opening import StorePlace
@@ -216,17 +215,7 @@ class NodeParts:
 
         self.written = BatchCache(config.cache.written_bytes)
         self.fetched = BatchCache(config.cache.fetched_bytes)
-        self.money = money_budget_of(self)
-        self.batcher = Batcher(
-            store,
-            config.batching,
-            loop=loop,
-            rng=rng,
-            node=self.node_id,
-            shard=self.node_id,
-            epoch=self.epoch.current,
-            money=self.money,
-        )
+        self.batcher = batcher_of(self, store)
         if isinstance(self.store, RetryingStore):
             self.store.on_put = self.batcher.window.heard
         self.inline_budget = InlineBudget(config.inline, loop.time)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Final, Protocol
 
 from strandline.node.config.node_config import NodeConfig
+from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.level_one.builder import LevelOneBuilder
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.money_budget import MoneyBudget, Prices, Requests
@@ -22,6 +24,8 @@ class Billed(Protocol):
 
     config: NodeConfig
     loop: asyncio.AbstractEventLoop
+    rng: random.Random
+    epoch: ClusterEpoch
 
     @property
     def store(self) -> ObjectStore: ...
@@ -29,6 +33,21 @@ class Billed(Protocol):
     def batcher(self) -> Batcher: ...
     @property
     def level_one_builder(self) -> LevelOneBuilder: ...
+
+
+def batcher_of(parts: Billed, store: ObjectStore) -> Batcher:
+    """The way to this store for what the node takes from producers, within the budgets of the configuration."""
+    config = parts.config
+    return Batcher(
+        store,
+        config.batching,
+        loop=parts.loop,
+        rng=parts.rng,
+        node=config.node.id,
+        shard=config.node.id,
+        epoch=parts.epoch.current,
+        money=money_budget_of(parts),
+    )
 
 
 def money_budget_of(parts: Billed) -> MoneyBudget | None:

@@ -86,7 +86,7 @@ class Batcher:
 
         self._store = store
         self._config = config
-        self._money = money
+        self.money = money
         budgeted = money is not None or config.puts_per_second is not None
         self._object_bytes = config.max_object_bytes if budgeted else config.target_bytes
         """Batches of an object, in bytes; a larger batch goes alone."""
@@ -188,8 +188,8 @@ class Batcher:
             staged = self._seal()
             if staged:
                 self._budget.spend()
-                if self._money is not None:
-                    self._money.spend()
+                if self.money is not None:
+                    self.money.spend()
                 self._upload(staged, why)
             after = self._flush_reason()
             if after is None:
@@ -324,8 +324,8 @@ class Batcher:
     def _may_put(self) -> bool:
         """Whether the budgets have a put left; if not, look again when they will."""
         wait = self._budget.seconds_to_next()
-        if self._money is not None:
-            wait = max(wait, self._money.seconds_to_next())
+        if self.money is not None:
+            wait = max(wait, self.money.seconds_to_next())
         if wait and self._replenishing is None:
             self._replenishing = self._loop.call_later(wait, self._replenished)
         return not wait

@@ -410,6 +410,7 @@ class SmallNode:
         hedging = Hedging(loop=loop, puts=True)
         self.store = RetryingStore(local, RetryPolicy(), loop=loop, rng=random.Random(3), hedging=hedging)
         self.written, self.fetched = BatchCache(1 << 20), BatchCache(1 << 20)
+        money = MoneyBudget(50.0, Prices(5e-6, 4e-7), lambda: Requests(3, 100), loop.time)
         self.batcher = Batcher(
             self.store,
             BatcherConfig(),
@@ -418,10 +419,9 @@ class SmallNode:
             node=NODE,
             shard=0,
             epoch=self.current,
+            money=money,
         )
         self.inline_budget = InlineBudget(InlineSection(max_batch_bytes=1000), loop.time)
-        prices = Prices(5e-6, 4e-7)
-        self.money = MoneyBudget(50.0, prices, lambda: Requests(3, 100), loop.time)
         self.memory = SimpleNamespace(limit=300_000_000, node_bytes=90_000_000, worker_bytes=0, given_back=2)
         self.inline_storing = FakeInlineStoring()
         self.reader = Reader(
