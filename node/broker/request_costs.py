@@ -36,7 +36,7 @@ class Billed(Protocol):
 
 
 def batcher_of(parts: Billed, store: ObjectStore) -> Batcher:
-    """The way to this store for what the node takes from producers, within the budgets of the configuration."""
+    """The way to a store for what the node takes from producers, within the configured budgets."""
     config = parts.config
     return Batcher(
         store,
