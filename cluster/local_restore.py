@@ -221,7 +221,9 @@ def take_last_point(found: Description) -> str | None:
         )
     except (ConfigError, CommandFailed) as error:
         return str(error)
-    return None if report["restore_point"] is not None else str(report["no_restore_point"])
+    if report.get("restore_point") is not None:
+        return None
+    return str(report.get("no_restore_point") or "the nodes are of a build without restore points")
 
 
 def node_options(found: Description) -> dict[str, str]:

@@ -15,7 +15,7 @@ from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import RestorePoint, decode_point, point_name, points_prefix
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
-from strandline.statemachine.internal_topics import TRANSACTIONS_TOPIC
+from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tests.checkpoints.cluster import Cluster, take
 from tests.checkpoints.harness import CLUSTER, world
 from tests.level_zero.samples import run
@@ -42,6 +42,21 @@ def test_a_checkpoint_of_all_topics_is_a_point_and_names_a_document_of_each_grou
         assert {snapshot_name(CLUSTER, *group) for group in point.groups} <= there
         assert not any(hold.held for hold in cluster.holds.values())
         assert take(made, cluster, ["orders"]).restore_point is None
+
+
+def test_groups_are_asked_before_partitions_and_transactions_after_them() -> None:
+    """Else an offset of a group might be above its partition's end, or a transaction open for ever."""
+    with world() as made:
+        cluster = Cluster(made)
+        transactions = cluster.control(CreateInternalTopic(topic_id(8), TRANSACTIONS_TOPIC, 2, 3))
+        groups = cluster.control(CreateInternalTopic(topic_id(9), GROUPS_TOPIC, 2, 3))
+        take(made, cluster, timeout=8.0)
+        asked = list(dict.fromkeys(group for _, group in cluster.calls))
+        first = {place.group for place in groups.partitions}
+        last = {place.group for place in transactions.partitions}
+        assert set(asked[:2]) == first
+        assert set(asked[-2:]) == last
+        assert sorted(asked[2:-2]) == [1, 2, 3, 4, 5]
 
 
 def test_the_newest_points_stay() -> None:
