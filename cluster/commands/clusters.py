@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cluster.admin_client import DEGRADED
+from strandline.cluster.admin_client import DEGRADED, first_answer
 from strandline.cluster.client_settings import load
 from strandline.cluster.commands.restore import restore
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
@@ -251,6 +251,27 @@ def restart(
     with progress(as_json) as tell:
         restarted = local.restart(*(nodes or ()), timeout=timeout, progress=tell)
     _show_started("restarted", restarted, local, nodes, as_json)
+
+
+@app.command()
+def upgrade(
+    level: Annotated[
+        int | None, typer.Option(min=1, help="Feature level. Default: the highest of the nodes' release.")
+    ] = None,
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Raise the cluster's feature level once all nodes run the new release. There is no way back.
+
+    \b
+    Example:
+      strandline cluster upgrade
+    """
+    where = target(admin=admin, folder=cluster).admin
+    body = {"level": level} if level else {}
+    answer = first_answer(where, "POST", "/api/cluster/upgrade", body, timeout=20.0)
+    show(as_json, answer, "feature level {feature_level}, was {before}".format(**answer))
 
 
 @app.command()

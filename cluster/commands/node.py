@@ -1,4 +1,4 @@
-"""`strandline node`: run one in the foreground, as a service manager does; let a new data folder in."""
+"""`strandline node`: run one in the foreground, let a new data folder in, empty one of its replicas."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from strandline.cluster.target import Admin, Cluster, target
 app = typer.Typer(invoke_without_command=True)
 
 REPLACED_SECONDS: Final = 600.0
+DRAINED_SECONDS: Final = 600.0
 _FENCED_SECONDS: Final = 15.0
 """A node counts as dead some seconds after its process ended: the command asks again until then."""
 _POLL_SECONDS: Final = 0.5
@@ -38,7 +39,7 @@ def node(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM or Ctrl-C, or let a node's new data folder in.
+    """Run one node in the foreground until SIGTERM or Ctrl-C, let its new data folder in, or empty it.
 
     --json: the log as JSON lines.
 
@@ -47,6 +48,7 @@ def node(
       strandline node --config /etc/strandline/node.toml
       STRANDLINE_LOG_LEVEL=debug strandline node --config node.toml --set kafka.port=19092
       strandline node replace 3
+      strandline node drain 3
     """
     if context.invoked_subcommand is not None:
         return
@@ -102,6 +104,59 @@ def replace(
             time.sleep(_POLL_SECONDS)
     plain = {"node": node, "folder": chosen, "replaced": True}
     show(as_json, plain, f"node {node} is replaced: data folder {chosen} is in all its groups")
+
+
+@app.command()
+def drain(
+    node: Annotated[int, typer.Argument(metavar="ID", help="The node to empty.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Let the node get replicas again.")] = False,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait until the node is empty (0: do not wait).", min=0.0)
+    ] = DRAINED_SECONDS,
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Move all replicas of a node to the others, and give it no new ones.
+
+    Replicas go to racks that have none of the partition first. Records stay where they are, in the object
+    storage: what moves is a replica's state, and the local log of a compacted topic. It is safe to repeat,
+    and goes on without this command.
+
+    \b
+    Examples:
+      strandline node drain 3
+      strandline node drain 3 --undo
+    """
+    addresses = target(admin=admin, folder=cluster).admin
+    body = {"node": node, "draining": not undo}
+    with progress(as_json) as say:
+        answer = first_answer(addresses, "POST", "/api/nodes/drain", body, timeout=20.0)
+        left = held = int(answer["replicas"])
+        began = time.monotonic()
+        while left and timeout and not undo:
+            say(f"node {node}: {left} of {held} replicas to go{_time_left(held, left, began)}")
+            if time.monotonic() - began > timeout:
+                raise CommandFailed(
+                    f"node {node} still has {left} of {held} replicas after {timeout:g} s",
+                    "it goes on by itself: see `strandline cluster status` and the nodes' logs",
+                )
+            time.sleep(_POLL_SECONDS)
+            rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
+            left = next((int(row["replicas"]) for row in rows if row["node"] == node), left)
+    if undo:
+        said = f"node {node} may get replicas again; it has {left}"
+    elif left:
+        said = f"node {node} is being drained: {left} replicas to go"
+    else:
+        said = f"node {node} is drained: it has no replicas"
+    show(as_json, {"node": node, "draining": not undo, "replicas": left}, said)
+
+
+def _time_left(held: int, left: int, began: float) -> str:
+    """By the rate so far; nothing before the first has gone."""
+    gone = held - left
+    return f", about {(time.monotonic() - began) / gone * left:.0f} s" if gone else ""
 
 
 def _asked(addresses: Sequence[str], body: dict[str, Any]) -> str:

@@ -14,9 +14,14 @@ from strandline.node.admin.pages import only
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
 from strandline.node.runtime.slices import Slices
-from strandline.statemachine.controller.controller_commands import ReplaceNode
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    RaiseFeatureLevel,
+    ReplaceNode,
+    SetDraining,
+)
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.kafka_errors import Refused
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 
@@ -32,6 +37,8 @@ class NodesApi:
         return [
             ("GET", "/api/nodes", self.nodes),
             ("POST", "/api/nodes/replace", self.replace),
+            ("POST", "/api/nodes/drain", self.drain),
+            ("POST", "/api/cluster/upgrade", self.upgrade),
         ]
 
     async def nodes(self, request: Request) -> Response:
@@ -102,6 +109,44 @@ class NodesApi:
         if isinstance(result, Refused):
             return refusal(409, result.message)
         return Json({"node": node, "folder": folder, "replacement": self._replacement()})
+
+    async def drain(self, request: Request) -> Response:
+        """Have a node get no more replicas and lose those it has, or end that."""
+        only(request)
+        body = await json_body(request)
+        node, draining = (
+            (body.get("node"), body.get("draining", True)) if isinstance(body, dict) else (None, None)
+        )
+        known = isinstance(body, dict) and set(body) <= {"node", "draining"}
+        if not known or type(node) is not int or not 0 < node < 2**16 or type(draining) is not bool:
+            return refusal(400, 'the body is {"node": id}, with "draining": false to end it')
+        result = await self._source.controller.submit(SetDraining(node, draining), SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            return refusal(503, result.reason)
+        if isinstance(result, Refused):
+            unknown = result.error is KafkaError.BROKER_ID_NOT_REGISTERED
+            return refusal(404 if unknown else 409, result.message)
+        return Json({"node": node, "draining": draining, "replicas": result})
+
+    async def upgrade(self, request: Request) -> Response:
+        """Raise the cluster's feature level to this node's release, or to the level that is named."""
+        only(request)
+        body = await json_body(request)
+        level = body.get("level", FEATURE_LEVEL) if isinstance(body, dict) else None
+        if not isinstance(body, dict) or not set(body) <= {"level"} or type(level) is not int or level < 1:
+            return refusal(400, 'the body is {}, or {"level": number}')
+        if level > FEATURE_LEVEL:
+            return refusal(
+                400, f"node {self._source.node_id} understands feature levels up to {FEATURE_LEVEL}"
+            )
+        controller = self._source.controller
+        before = controller.machine.feature_level
+        result = await controller.submit(RaiseFeatureLevel(level), SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            return refusal(503, result.reason)
+        if isinstance(result, Refused):
+            return refusal(409, result.message)
+        return Json({"feature_level": result, "before": before})
 
     def _members(self) -> set[int]:
         group = self._source.host.groups.get(CONTROLLER_GROUP)

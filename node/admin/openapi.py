@@ -23,6 +23,8 @@ from strandline.node.admin.schemas import (
     CONSUMER_GROUP,
     COORDINATOR,
     COORDINATORS_LED,
+    DRAIN_REQUEST,
+    DRAINED,
     DRY_RUN,
     ERROR,
     GROUP,
@@ -40,6 +42,8 @@ from strandline.node.admin.schemas import (
     TOPIC,
     TOPIC_WITH_PARTITIONS,
     TRANSACTION,
+    UPGRADE_REQUEST,
+    UPGRADED,
     Schema,
     maybe,
     record,
@@ -119,6 +123,10 @@ OPENAPI: Final[dict[str, Any]] = {
         "/api/nodes/replace": _post(
             "Let the data folder that a dead node comes with take its place", REPLACE_REQUEST, REPLACED
         ),
+        "/api/nodes/drain": _post(
+            "Have a node get no more replicas and lose those it has", DRAIN_REQUEST, DRAINED
+        ),
+        "/api/cluster/upgrade": _post("Raise the cluster's feature level", UPGRADE_REQUEST, UPGRADED),
         "/api/topics": _get("All topics", _pages("topics", TOPIC, "string"), _LIMIT, _AFTER_NAME),
         "/api/topics/{name}": _get("One topic and its partitions", TOPIC_WITH_PARTITIONS, _NAME),
         "/api/partitions": _get(

@@ -97,7 +97,9 @@ NODE: Final = record(
     admin_port=value("integer", "Port of this API."),
     min_feature_level=INTEGER,
     max_feature_level=INTEGER,
+    rack=maybe("string", "The rack that it stands in, as node.rack says."),
     fenced=value("boolean", "Whether the controller considers the node dead."),
+    draining=value("boolean", "Whether it gets no more replicas, because an operator empties it."),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     replicas=value("integer", "Partitions it has a replica of."),
@@ -132,6 +134,29 @@ REPLACE_REQUEST: Final = {
         "folder": value("string", "Identity of the new folder. Default: the folder that was refused last."),
     },
 }
+DRAIN_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["node"],
+    "properties": {
+        "node": value("integer", "Node id."),
+        "draining": value("boolean", "False to let the node get replicas again. Default: true."),
+    },
+}
+DRAINED: Final = record(
+    node=value("integer", "Node id."),
+    draining=value("boolean", "Whether it gets no more replicas."),
+    replicas=value("integer", "Partitions it has a replica of."),
+)
+UPGRADE_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"level": value("integer", "Feature level. Default: the highest of this node's release.")},
+}
+UPGRADED: Final = record(
+    feature_level=value("integer", "The cluster's feature level now."),
+    before=value("integer", "What it was, as known to this node."),
+)
 REPLACED: Final = record(
     node=value("integer", "Node id."),
     folder=_FOLDER,

@@ -39,7 +39,13 @@ from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.host import RaftHost
 from strandline.node.views.view_process import ViewProcess
 from strandline.statemachine.controller.controller import Controller
-from strandline.statemachine.controller.controller_commands import ReplaceNode, SetCollection, ViewCommand
+from strandline.statemachine.controller.controller_commands import (
+    RaiseFeatureLevel,
+    ReplaceNode,
+    SetCollection,
+    SetDraining,
+    ViewCommand,
+)
 from strandline.statemachine.controller.controller_state import Topic
 
 
@@ -49,7 +55,10 @@ class ControllerSource(Protocol):
     @property
     def machine(self) -> Controller: ...
     async def submit(
-        self, command: SetCollection | ReplaceNode | ViewCommand, seconds: float, /
+        self,
+        command: SetCollection | ReplaceNode | SetDraining | RaiseFeatureLevel | ViewCommand,
+        seconds: float,
+        /,
     ) -> object | Unavailable: ...
 
 

@@ -53,6 +53,7 @@ class Broker(NodeParts):
         self.replacements.start()
         self.lost_disks.start()
         self.replica_moves.start()
+        self.drains.start()
         self.leaders.start()
         self.replica_manager.start()
         if self.config.topics.leader_rebalance:
@@ -88,6 +89,7 @@ class Broker(NodeParts):
         self.replacements.close()
         self.lost_disks.close()
         self.replica_moves.close()
+        self.drains.close()
         self.departures.close()
         self.replica_manager.close()
         self.preferred_leaders.close()

@@ -36,6 +36,7 @@ from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.controller_leader import ControllerLeader
 from strandline.node.controller.departures import Departures
+from strandline.node.controller.drains import Drains
 from strandline.node.controller.folder_keeper import FolderKeeper
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.lost_disks import LostDisks
@@ -202,6 +203,7 @@ class NodeParts:
         replaces = config.cluster.replace_lost_disks
         self.lost_disks = LostDisks(self.host, self.controller, self.keeper, enabled=replaces, loop=loop)
         self.replica_moves = ReplicaMoves(self.host, self.controller, loop=loop)
+        self.drains = Drains(self.controller, self.node_id, loop=loop)
         self.producer_ids = ProducerIds(self.controller, self.node_id, loop=loop)
         self.leaders = LeaderTable(self.host, self.calls, loop=loop)
         self.partitions = PartitionTable()
@@ -272,15 +274,9 @@ class NodeParts:
         )
         self.actions = ActionLog(loop.time)
         self._problem_lines = LineBound(loop.time())
-        self.authorizer = (
-            Authorizer(
-                lambda: self.controller.machine.acls,
-                config.authorization,
-                ViewRights(lambda: self.controller.machine).allows,
-            )
-            if config.authorization.enabled
-            else None
-        )
+        rights = ViewRights(lambda: self.controller.machine).allows
+        authorizer = Authorizer(lambda: self.controller.machine.acls, config.authorization, rights)
+        self.authorizer = authorizer if config.authorization.enabled else None
         self.throttles = ClientThrottles(
             lambda: self.controller.machine.client_quotas, config.quotas, loop.time
         )

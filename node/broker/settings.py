@@ -55,4 +55,5 @@ def registration_of(
         now_ms,
         folder,
         told if config.named_listeners else (),
+        config.node.rack,
     )

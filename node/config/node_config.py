@@ -49,6 +49,8 @@ class NodeSection:
     id: int
     data: str
     """Folder of the write-ahead log and the snapshots; one process at a time."""
+    rack: str = ""
+    """The rack, or availability zone, that the node stands in: replicas lie in different ones first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from strandline.node.config.addresses import is_wildcard
 from strandline.node.config.authorization import principals
 from strandline.node.config.money import monthly_budget, price
+from strandline.statemachine.controller.controller_commands import MAX_RACK
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
@@ -73,6 +74,13 @@ def _name(value: Any) -> str:
     if not _NAME.fullmatch(some_text(value)):
         raise ValueError(f"{value!r} cannot be part of object names: use up to 64 letters, digits and _.=+-")
     return str(value)
+
+
+def _rack(value: Any) -> str:
+    text = optional_text(str(value) if type(value) is int else value)
+    if len(text) > MAX_RACK or any(letter.isspace() or not letter.isprintable() for letter in text):
+        raise ValueError(f"{value!r} names no rack: write up to {MAX_RACK} characters without spaces")
+    return text
 
 
 def flag(value: Any) -> bool:
@@ -268,6 +276,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "quotas.window_seconds": _positive_seconds,
     "node.id": _node_id,
     "node.data": _folder,
+    "node.rack": _rack,
     "cluster.id": _name,
     "cluster.secret": _secret,
     "cluster.nodes": _peers,

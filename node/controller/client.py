@@ -17,6 +17,7 @@ from strandline.node.controller import results
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Unknown
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller import feature_levels
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
     Command,
@@ -196,7 +197,9 @@ class ControllerClient:
         if group is None or not group.is_leader:
             raise CallFailed(f"node {self._node_id} does not lead the controller", unknown=False)
         try:
-            decode(entry)
+            refused = feature_levels.refusal(self.machine.feature_level, decode(entry))
+            if refused is not None:
+                return [self.machine.applied_index, results.pack(refused)]
             outcome = await group.replicate(entry, group.term)
         except (Corruption, TypeError, ValueError) as error:
             raise CallFailed(f"the command is refused: {error}", unknown=False) from error

@@ -18,6 +18,7 @@ from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed, MeshCalls
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
     AdvanceClusterEpoch,
     AlterScramCredentials,
     Bootstrap,
@@ -110,7 +111,9 @@ class ControllerLeader:
         while group.is_leader and group.term == term:
             if not named:
                 # A disk that hangs, or a transfer that comes to nothing, refuses it without ending the term.
-                result = await self._propose(term, Bootstrap(self._cluster_id, self._incarnation()))
+                result = await self._propose(
+                    term, Bootstrap(self._cluster_id, self._incarnation(), FEATURE_LEVEL)
+                )
                 named = result is not None
             if self._first_user is not None and not machine.credentials:
                 first = self._first_user

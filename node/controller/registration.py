@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from strandline.node.controller.client import RETRY_SECONDS, ControllerClient, Unavailable
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.controller_leader import HEARTBEAT, LEAVING
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.statemachine.controller import feature_levels
 from strandline.statemachine.controller.controller import Result
-from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
+from strandline.statemachine.controller.controller_commands import RegisterNode
 from strandline.statemachine.controller.controller_state import NodeRegistration
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
@@ -74,6 +76,8 @@ class Registration:
         self._storage_unseen = storage_unseen
         self._on_registered = on_registered
         self._on_fatal = on_fatal
+        self._told = ""
+        """The rack of the last registration."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -119,7 +123,13 @@ class Registration:
         self.registered = True
         while True:
             await self._beat()
+            if self._told != self._allowed_rack():
+                await self._register()
             await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _allowed_rack(self) -> str:
+        """The rack as the cluster's feature level lets it be told; a level that rose lets more be told."""
+        return feature_levels.as_allowed(self._controller.machine.feature_level, self._command).rack
 
     async def _register(self) -> None:
         for left in reversed(range(ATTEMPTS)):
@@ -141,9 +151,11 @@ class Registration:
                 log.warning("waiting for the storage: %s", self._storage_unseen())
             await asyncio.sleep(RETRY_SECONDS)
         known = self._controller.machine.nodes.get(self._command.node)
-        command = _replacing(self._command, known.boot_id if known is not None else 0)
+        wanted = replace(self._command, replaces=known.boot_id if known is not None else 0)
+        command = feature_levels.as_allowed(self._controller.machine.feature_level, wanted)
         while isinstance(result := await self._controller.submit(command, STEP_SECONDS), Unavailable):
             log.warning("not registered yet: %s", result.reason)
+        self._told = command.rack
         return result
 
     async def _beat(self) -> None:
@@ -162,21 +174,3 @@ class Registration:
                 f"another process registered as node {self._command.node}: stop one of them, or give it "
                 "an id and a data folder of its own"
             )
-
-
-def _replacing(command: RegisterNode, replaces: int) -> RegisterNode:
-    return RegisterNode(
-        command.node,
-        command.boot_id,
-        replaces,
-        command.kafka_host,
-        command.kafka_port,
-        command.mesh_host,
-        command.mesh_port,
-        command.admin_port,
-        command.min_feature_level,
-        FEATURE_LEVEL,
-        command.time,
-        command.folder,
-        command.listeners,
-    )

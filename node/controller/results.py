@@ -11,14 +11,15 @@ from typing import Any, Final
 
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import ProducerIdBlock
-from strandline.statemachine.controller.controller_snapshot import node_from, topic_from
+from strandline.statemachine.controller.controller_snapshot import node_from, node_row, topic_from
 from strandline.statemachine.controller.controller_state import NodeRegistration, Topic
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 
 def pack(result: Result) -> list[Any]:
     """`[kind, value]`; named tuples are arrays to msgpack."""
-    return [_KINDS[type(result)], result]
+    value = node_row(result) if isinstance(result, NodeRegistration) else result
+    return [_KINDS[type(result)], value]
 
 
 def unpack(packed: Any) -> Result:

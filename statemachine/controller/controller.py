@@ -15,6 +15,8 @@ from strandline.statemachine.controller import (
     controller_nodes,
     controller_snapshot,
     controller_topics,
+    drain_plan,
+    feature_levels,
     hosted_groups,
     node_folders,
     replica_moves,
@@ -24,21 +26,15 @@ from strandline.statemachine.controller import (
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
-    AllocateProducerIds,
     AlterAcls,
     AlterClientQuotas,
     AlterGroupConfigs,
     AlterScramCredentials,
-    Bootstrap,
     Command,
     ControllerCheckpoint,
     DeleteTopic,
-    FenceNode,
-    Heartbeat,
     MoveReplicas,
     ProducerIdBlock,
-    RaiseFeatureLevel,
-    RegisterNode,
     ReplaceGroupConfigs,
     ReplaceNode,
     ReplicasJoined,
@@ -49,6 +45,7 @@ from strandline.statemachine.controller.controller_commands import (
     decode,
 )
 from strandline.statemachine.controller.controller_groups import GroupCommand
+from strandline.statemachine.controller.controller_nodes import NodeCommand
 from strandline.statemachine.controller.controller_state import (
     ControllerState,
     Move,
@@ -101,7 +98,8 @@ class Controller:
         if term < self._state.term:
             raise Corruption(f"entry {index} of term {term} comes after term {self._state.term} began")
         self._advance(index)
-        return self._do(index, decode(command))
+        decoded = decode(command)
+        return feature_levels.refusal(self._state.feature_level, decoded) or self._do(index, decoded)
 
     def snapshot(self) -> bytes:
         """The state as canonical bytes; docs/controller.md names the fields."""
@@ -129,15 +127,9 @@ class Controller:
         state = self._state
         if isinstance(command, ViewCommand):
             return view_programs.apply(state, index, command)
+        if isinstance(command, NodeCommand):
+            return controller_nodes.apply(state, index, command)
         match command:
-            case Bootstrap():
-                return controller_nodes.bootstrap(state, index, command)
-            case RegisterNode():
-                return controller_nodes.register(state, index, command)
-            case Heartbeat():
-                return controller_nodes.heartbeat(state, index, command)
-            case FenceNode():
-                return controller_nodes.fence(state, index, command)
             case ReplaceNode():
                 return node_folders.replace(state, index, command)
             case ReplicasLeft():
@@ -161,10 +153,6 @@ class Controller:
             case AdvanceClusterEpoch():
                 state.cluster_epoch = max(state.cluster_epoch, command.epoch)
                 return state.cluster_epoch
-            case AllocateProducerIds():
-                return controller_nodes.allocate_producer_ids(state, command)
-            case RaiseFeatureLevel():
-                return controller_nodes.raise_feature_level(state, index, command)
             case SetCollection():
                 state.collection_paused = command.paused
                 return command.paused
@@ -274,6 +262,15 @@ class Controller:
     def replacement(self) -> Replacement | None:
         """The data folder that is on its way into a node's place, if there is one."""
         return self._state.replacement
+
+    @property
+    def draining(self) -> Collection[int]:
+        """Nodes that get no more replicas."""
+        return frozenset(self._state.draining)
+
+    def drain_moves(self, at_once: int) -> list[MoveReplicas]:
+        """The moves that empty nodes which are drained: see `drain_plan.moves`."""
+        return drain_plan.moves(self._state, at_once)
 
     def stuck_topics(self) -> list[str]:
         """Topics without which the replacement cannot end: see `node_folders.stuck_topics`."""

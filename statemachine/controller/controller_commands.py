@@ -17,8 +17,8 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 1
-"""The highest feature level this release understands."""
+FEATURE_LEVEL = 2
+"""The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 """Kafka's null id: no topic ever has it."""
@@ -65,6 +65,7 @@ class ControllerOpcode(IntEnum):
     RESUME_VIEWS = 32
     CUT_OVER_VIEWS = 33
     ALTER_CLIENT_QUOTAS = 34
+    SET_DRAINING = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,12 @@ class Bootstrap:
     """Name the cluster and its incarnation, once. Result: the cluster id.
 
     The incarnation is what the storage says that it belongs to, so this comes after the storage was claimed.
+    The cluster begins at `feature_level`. At 1 the entry ends before it, as in earlier releases.
     """
 
     cluster_id: str
     incarnation: str
+    feature_level: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,8 @@ class RegisterNode:
     `replaces` is the boot id the process found registered under its node id when it started (0: none), so
     that a late registration of a process that is gone cannot displace its successor. Repeating it is safe.
     Times are the proposer's clock in ms. `folder` is the identity of its data folder, and refused if the node
-    has another. `listeners` are empty where the configuration names none; the entry then ends before them, as
-    in earlier releases, whose nodes can read it.
+    has another. `listeners` are empty where the configuration names none, and `rack` where it names no rack;
+    the entry ends before what is empty at its end, as in earlier releases, whose nodes can read it.
     """
 
     node: int
@@ -102,6 +105,18 @@ class RegisterNode:
     time: int
     folder: int
     listeners: Sequence[tuple[str, str, int]] = ()
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDraining:
+    """Have a node get no more replicas, or let it get some again. Result: how many it has.
+
+    Refused for a node without which a partition's replicas have no room. Repeating it is safe.
+    """
+
+    node: int
+    draining: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,6 +527,7 @@ Command = (
     | AlterScramCredentials
     | AlterAcls
     | AlterClientQuotas
+    | SetDraining
     | ViewCommand
 )
 
@@ -660,6 +676,8 @@ def _quota_changes(value: Any) -> tuple[tuple[str, float | None], ...]:
     return changes
 
 
+MAX_RACK = 255
+"""Characters of a rack's name."""
 MAX_LISTENERS = 16
 """Of one node; Kafka names no bound, and a node of a cluster with several networks has three or four."""
 
@@ -724,9 +742,10 @@ def _inputs(value: Any) -> tuple[str, ...]:
 
 
 _reason = _short(MAX_REASON)
+_rack = _short(MAX_RACK)
 _Reader = Callable[[Any], Any]
 _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
-    ControllerOpcode.BOOTSTRAP: (Bootstrap, (_label, _label)),
+    ControllerOpcode.BOOTSTRAP: (Bootstrap, (_label, _label, _positive)),
     ControllerOpcode.REGISTER_NODE: (
         RegisterNode,
         (
@@ -743,8 +762,10 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
             _count,
             _positive,
             _listeners,
+            _rack,
         ),
     ),
+    ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
     ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
     ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
@@ -791,6 +812,12 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ),
 }
 _KINDS: dict[type[Command], ControllerOpcode] = {command: kind for kind, (command, _) in _FORMS.items()}
+_LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
+    ControllerOpcode.BOOTSTRAP: (1,),
+    ControllerOpcode.REGISTER_NODE: ((), ""),
+}
+"""Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
+last fields that have these, so those releases can read it."""
 
 
 def encode(command: Command) -> bytes:
@@ -799,7 +826,9 @@ def encode(command: Command) -> bytes:
     if isinstance(command, RaiseFeatureLevel) and command.level > FEATURE_LEVEL:
         raise Corruption(f"feature level {command.level} is unknown here, this release knows {FEATURE_LEVEL}")
     entry = [kind, *(getattr(command, field.name) for field in fields(command))]
-    if isinstance(command, RegisterNode) and not command.listeners:
+    for value in reversed(_LATER.get(kind, ())):
+        if (tuple(entry[-1]) if isinstance(value, tuple) else entry[-1]) != value:
+            break
         entry.pop()
     try:
         packed: bytes = msgpack.packb(entry)
@@ -815,8 +844,10 @@ def decode(entry: bytes) -> Command:
         number, *values = _array(msgpack.unpackb(entry))
         kind = ControllerOpcode(number)
         form, readers = _FORMS[kind]
-        if kind is ControllerOpcode.REGISTER_NODE and len(values) == len(readers) - 1:
-            values.append(())
+        later = _LATER.get(kind, ())
+        missing = len(readers) - len(values)
+        if 0 < missing <= len(later):
+            values += later[-missing:]
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:
         raise Corruption(f"not a command of the controller: {error}") from error

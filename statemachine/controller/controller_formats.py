@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-SNAPSHOT_FORMAT: Final = 10
+from strandline.statemachine.controller.feature_levels import PLACEMENT
+
+SNAPSHOT_FORMAT: Final = 11
 BEFORE_LISTENERS: Final = 4
 """The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
 BEFORE_CREDENTIALS: Final = 5
@@ -20,6 +22,14 @@ BEFORE_NUMBERED_MOVES: Final = 8
 """A move does not say since when it is."""
 BEFORE_QUOTAS: Final = 9
 """There are no client quotas."""
+BEFORE_RACKS: Final = 10
+"""No node names a rack or is drained. It is what a cluster below feature level 2 writes, so that nodes of
+earlier releases read it."""
+
+
+def format_at(feature_level: int) -> int:
+    """The format of the snapshots of a cluster at this level."""
+    return SNAPSHOT_FORMAT if feature_level >= PLACEMENT else BEFORE_RACKS
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -50,4 +60,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["moves"] = [[group, [*move, 0]] for group, move in fields["moves"]]
     if version <= BEFORE_QUOTAS:
         fields["client_quotas"] = []
+    if version <= BEFORE_RACKS:
+        fields["draining"] = []
     return fields

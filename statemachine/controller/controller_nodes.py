@@ -15,6 +15,7 @@ from strandline.statemachine.controller.controller_commands import (
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
+    SetDraining,
 )
 from strandline.statemachine.controller.controller_state import (
     ControllerState,
@@ -27,12 +28,43 @@ from strandline.statemachine.machine import Corruption
 
 MAX_BLOCK = 1_000_000
 """Producer ids in one block; there are 2**63 in all."""
+_NAMED = 5
+"""Topics that a refusal names; the rest is counted."""
 
 
-def bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | Refused:
+NodeCommand = (
+    Bootstrap | RegisterNode | Heartbeat | FenceNode | SetDraining | AllocateProducerIds | RaiseFeatureLevel
+)
+
+
+def apply(
+    state: ControllerState, index: int, command: NodeCommand
+) -> NodeRegistration | ProducerIdBlock | int | str | Refused:
+    """Do what a command says, or refuse it and change nothing."""
+    match command:
+        case Bootstrap():
+            return _bootstrap(state, index, command)
+        case RegisterNode():
+            return _register(state, index, command)
+        case Heartbeat():
+            return _heartbeat(state, index, command)
+        case FenceNode():
+            return _fence(state, index, command)
+        case SetDraining():
+            return _set_draining(state, index, command)
+        case AllocateProducerIds():
+            return _allocate_producer_ids(state, command)
+        case RaiseFeatureLevel():
+            return _raise_feature_level(state, index, command)
+
+
+def _bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | Refused:
     """Name the cluster, unless it has another name already."""
+    if command.feature_level > FEATURE_LEVEL:
+        raise _unknown_level(index, command.feature_level)
     if state.cluster_id is None:
         state.cluster_id, state.incarnation = command.cluster_id, command.incarnation
+        state.feature_level = max(state.feature_level, command.feature_level)
         state.version = index
     if state.cluster_id != command.cluster_id:
         reason = f"This is cluster {state.cluster_id}, not {command.cluster_id}."
@@ -40,7 +72,7 @@ def bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | R
     return state.cluster_id
 
 
-def register(state: ControllerState, index: int, command: RegisterNode) -> NodeRegistration | Refused:
+def _register(state: ControllerState, index: int, command: RegisterNode) -> NodeRegistration | Refused:
     """Put a process in the place of the one it knows it replaces."""
     known = state.nodes.get(command.node)
     present = known.boot_id if known else 0
@@ -79,6 +111,7 @@ def register(state: ControllerState, index: int, command: RegisterNode) -> NodeR
         index,
         state.time,
         tuple(ListenerAddress(*one) for one in command.listeners),
+        command.rack,
     )
     state.put_node(registration)
     state.folders.setdefault(command.node, NodeFolder(1, command.folder))
@@ -86,7 +119,7 @@ def register(state: ControllerState, index: int, command: RegisterNode) -> NodeR
     return registration
 
 
-def heartbeat(state: ControllerState, index: int, command: Heartbeat) -> NodeRegistration | Refused:
+def _heartbeat(state: ControllerState, index: int, command: Heartbeat) -> NodeRegistration | Refused:
     """Note that a process was heard; its node counts as alive from here on."""
     known = state.nodes.get(command.node)
     if known is None:
@@ -106,7 +139,7 @@ def heartbeat(state: ControllerState, index: int, command: Heartbeat) -> NodeReg
     return registration
 
 
-def fence(state: ControllerState, index: int, command: FenceNode) -> NodeRegistration | Refused:
+def _fence(state: ControllerState, index: int, command: FenceNode) -> NodeRegistration | Refused:
     """Count a node as dead, unless it was heard since the decision was made."""
     known = state.nodes.get(command.node)
     if known is None:
@@ -122,7 +155,7 @@ def fence(state: ControllerState, index: int, command: FenceNode) -> NodeRegistr
     return registration
 
 
-def allocate_producer_ids(state: ControllerState, command: AllocateProducerIds) -> ProducerIdBlock | Refused:
+def _allocate_producer_ids(state: ControllerState, command: AllocateProducerIds) -> ProducerIdBlock | Refused:
     """Take the next producer ids, whatever became of earlier blocks."""
     if command.node not in state.nodes:
         return _not_registered(command.node)
@@ -136,7 +169,7 @@ def allocate_producer_ids(state: ControllerState, command: AllocateProducerIds) 
     return block
 
 
-def raise_feature_level(state: ControllerState, index: int, command: RaiseFeatureLevel) -> int | Refused:
+def _raise_feature_level(state: ControllerState, index: int, command: RaiseFeatureLevel) -> int | Refused:
     """Let entries and snapshots use what `level` brings; there is no way back."""
     if command.level < state.feature_level:
         reason = (
@@ -151,14 +184,55 @@ def raise_feature_level(state: ControllerState, index: int, command: RaiseFeatur
             )
             return Refused(KafkaError.FEATURE_UPDATE_FAILED, reason)
     if command.level > FEATURE_LEVEL:
-        raise Corruption(
-            f"entry {index} raises the feature level to {command.level}, this release understands "
-            f"{FEATURE_LEVEL}: upgrade this node"
-        )
+        raise _unknown_level(index, command.level)
     if command.level > state.feature_level:
         state.feature_level = command.level
         state.version = index
     return state.feature_level
+
+
+def _set_draining(state: ControllerState, index: int, command: SetDraining) -> int | Refused:
+    """Have a node get no more replicas, or let it get some again; how many it has."""
+    node = command.node
+    if node not in state.nodes:
+        return _not_registered(node)
+    if command.draining and node not in state.draining:
+        refused = _no_room(state, node)
+        if refused is not None:
+            return refused
+    if command.draining != (node in state.draining):
+        (state.draining.add if command.draining else state.draining.remove)(node)
+        state.version = index
+    return len(state.hosted.get(node, ()))
+
+
+def _no_room(state: ControllerState, node: int) -> Refused | None:
+    """The refusal of a drain after which the other nodes are too few for a partition's replicas."""
+    others = len(state.racks().keys() - {node})
+    wanted: dict[str, int] = {}
+    for group in state.hosted.get(node, ()):
+        place = state.places[group]
+        topic = state.topics[place.topic_id]
+        move = state.moves.get(group)
+        replicas = topic.partitions[place.partition].replicas if move is None else move.target
+        if node in replicas and len(replicas) > others:
+            wanted[topic.name] = len(replicas)
+    if not wanted:
+        return None
+    few = ", ".join(f"{name} ({count})" for name, count in sorted(wanted.items())[:_NAMED])
+    more = f" and {len(wanted) - _NAMED} more" if len(wanted) > _NAMED else ""
+    reason = (
+        f"Node {node} cannot be drained: topics have more replicas than the {others} other node(s) that are "
+        f"alive and not drained: {few}{more}. Start or add a node, or lower their replication factor."
+    )
+    return Refused(KafkaError.INVALID_REQUEST, reason)
+
+
+def _unknown_level(index: int, level: int) -> Corruption:
+    return Corruption(
+        f"entry {index} raises the feature level to {level}, this release understands {FEATURE_LEVEL}: "
+        "upgrade this node"
+    )
 
 
 def _not_registered(node: int) -> Refused:

@@ -11,7 +11,7 @@ from strandline.statemachine.controller import view_state
 from strandline.statemachine.controller.acl import Acl
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.client_quota import QuotaEntity
-from strandline.statemachine.controller.controller_formats import SNAPSHOT_FORMAT, of_this_format
+from strandline.statemachine.controller.controller_formats import BEFORE_RACKS, format_at, of_this_format
 from strandline.statemachine.controller.controller_state import (
     ControllerState,
     ListenerAddress,
@@ -42,7 +42,7 @@ _SCALARS: Final = (
 )
 _ROWS: Final = (
     "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs", "credentials",
-    "acls", "view_programs", "client_quotas",
+    "acls", "view_programs", "client_quotas", "draining",
 )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
     values = {name: getattr(state, name) for name in _SCALARS}
     rows: dict[str, Any] = {
         "topics": list(state.topics.values()),
-        "nodes": list(state.nodes.values()),
+        "nodes": list(map(node_row, state.nodes.values())),
         "folders": sorted(state.folders.items()),
         "replacement": None if state.replacement is None else _replacement_row(state.replacement),
         "moves": list(state.moves.items()),
@@ -65,8 +65,13 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
         "acls": list(state.acls),
         "view_programs": view_state.rows(state.view_programs),
         "client_quotas": [[*entity, dict(values)] for entity, values in state.client_quotas],
+        "draining": sorted(state.draining),
     }
-    packed: bytes = msgpack.packb({"format": SNAPSHOT_FORMAT, **values, **rows})
+    written = format_at(state.feature_level)
+    if written <= BEFORE_RACKS:
+        # Below its level the log holds no command that would fill it.
+        del rows["draining"]
+    packed: bytes = msgpack.packb({"format": written, **values, **rows})
     return packed
 
 
@@ -99,6 +104,7 @@ def load(data: bytes) -> ControllerState:
         state.client_quotas = QuotaSet(
             (QuotaEntity(user, client_id), values) for user, client_id, values in fields["client_quotas"]
         )
+        state.draining = set(fields["draining"])
         if state.places and max(state.places) >= state.next_group:
             raise ValueError(f"group {max(state.places)} was never allocated")
     except Exception as error:
@@ -111,8 +117,13 @@ def _replacement_row(replacement: Replacement) -> list[Any]:
     return [*values, sorted(leaving), sorted(joining)]
 
 
+def node_row(registration: NodeRegistration) -> Sequence[Any]:
+    """The row of a node; it ends before a rack that is not named, as in earlier releases."""
+    return registration if registration.rack else registration[:-1]
+
+
 def node_from(row: Sequence[Any]) -> NodeRegistration:
-    """A node of the row that msgpack makes of it; the row of an earlier release has no listeners."""
+    """A node of the row that msgpack makes of it; the row of an earlier release ends sooner."""
     registration = NodeRegistration(*row)
     return registration._replace(listeners=tuple(ListenerAddress(*one) for one in registration.listeners))
 

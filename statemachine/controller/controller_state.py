@@ -79,6 +79,8 @@ class NodeRegistration(NamedTuple):
     """The controller's time at that entry, in ms."""
     listeners: tuple[ListenerAddress, ...] = ()
     """Of a node that names its listeners; the first is where `kafka_host` and `kafka_port` point."""
+    rack: str = ""
+    """The rack that it says it stands in; empty where it names none."""
 
     def address(self, listener: str) -> ListenerAddress | None:
         """The address that clients which came by `listener` are told; None for a node without it."""
@@ -156,6 +158,8 @@ class ControllerState:
         """By id, in the order of the ids."""
         self.folders: dict[int, NodeFolder] = {}
         """By node id, of every node that ever registered."""
+        self.draining: set[int] = set()
+        """Nodes that get no more replicas, because an operator is emptying them."""
         self.replacement: Replacement | None = None
         self.moves: dict[int, Move] = {}
         """By group, in the order in which they were first asked for."""
@@ -240,9 +244,13 @@ class ControllerState:
         """Add or replace a node's registration; a reader of the nodes keeps its consistent picture."""
         self.nodes = dict(sorted({**self.nodes, registration.node: registration}.items()))
 
-    def live_nodes(self) -> list[int]:
-        """Registered nodes that are not fenced, in the order of their ids."""
-        return [node for node, registration in self.nodes.items() if not registration.fenced]
+    def racks(self) -> dict[int, str]:
+        """Nodes that may get replicas, in the order of their ids, each with its rack."""
+        return {
+            node: registration.rack
+            for node, registration in self.nodes.items()
+            if not registration.fenced and node not in self.draining
+        }
 
     def loads(self) -> dict[int, Load]:
         """Load of each registered node."""

@@ -254,16 +254,16 @@ def _chosen(
 ) -> _Placement | Refused:
     if too_many := _too_many(len(present) + count):
         return too_many
-    nodes = state.live_nodes()
-    if replication_factor > len(nodes):
+    racks = state.racks()
+    if replication_factor > len(racks):
         reason = (
             f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
-            f"of {replication_factor} cannot be reached because only {len(nodes)} broker(s) are registered "
-            "and alive."
+            f"of {replication_factor} cannot be reached because only {len(racks)} broker(s) are registered"
+            f"{', alive and not drained' if state.draining else ' and alive'}."
         )
         return Refused(KafkaError.INVALID_REPLICATION_FACTOR, reason)
     replicas = [partition.replicas for partition in present]
-    return place(nodes, count, replication_factor, present=replicas, loads=state.loads())
+    return place(racks, count, replication_factor, present=replicas, loads=state.loads())
 
 
 def _given(
@@ -286,6 +286,8 @@ def _assignment_fault(state: ControllerState, nodes: Sequence[int], replication_
             return f"includes broker {node}, but no such broker is registered."
         if registration.fenced:
             return f"includes broker {node}, which is fenced."
+        if node in state.draining:
+            return f"includes broker {node}, which is being drained."
         if node in nodes[:position]:
             return f"includes the broker {node} more than once."
     if len(nodes) != replication_factor:

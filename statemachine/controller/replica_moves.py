@@ -121,6 +121,8 @@ def _reason(
             return f"includes broker {node}, but no such broker is registered."
         if registration.fenced and node not in replicas:
             return f"includes broker {node}, which is not alive: start it first, or name another."
+        if node in state.draining and node not in replicas:
+            return f"includes broker {node}, which is being drained: name another, or end that."
     wanted = MIN_INSYNC_REPLICAS.of(topic.configs)
     if wanted > len(target):
         return (

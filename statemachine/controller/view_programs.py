@@ -22,6 +22,7 @@ from strandline.statemachine.controller.controller_commands import (
     ViewsPaused,
 )
 from strandline.statemachine.controller.controller_state import ControllerState
+from strandline.statemachine.controller.feature_levels import PLACEMENT
 from strandline.statemachine.controller.view_state import Pause, ProgramVersion, ViewProgram
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
@@ -86,7 +87,7 @@ def _start(state: ControllerState, index: int, command: StartViewWorker) -> int 
     version = None if program is None else program.live if command.live else program.next
     if program is None or version is None or version.attempt != command.attempt:
         return _void("that version is gone, or has gone live")
-    if command.live and program.stopped:
+    if command.live and program.stopped and state.feature_level >= PLACEMENT:
         return _void("the version was stopped")
     if command.live:
         changed = program._replace(live_worker=command.worker)
@@ -163,7 +164,7 @@ def _cut_over(state: ControllerState, index: int, command: CutOverViews) -> int 
         pause = program.pause
         if pause is None or pause.number != command.pause or pause.reached is None:
             return _void(f"pause {command.pause} has ended, or the live version has not stopped in it")
-    elif program.live and command.pause:
+    elif program.live and command.pause and state.feature_level >= PLACEMENT:
         # Its decision is older than the stop: what still runs of the live version was not shut out for it.
         return _void(f"pause {command.pause} has ended, for the live version was stopped")
     _remove(state, index, before - after)

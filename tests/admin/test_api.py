@@ -329,6 +329,36 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
 
 
 @on_loop
+async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {"a": 1}) as (node, _, client):
+
+        async def ask(path: str, body: dict[str, Any], status: int) -> str:
+            return refused(await client.ask("POST", path, json.dumps(body).encode()), status)
+
+        drain, upgrade = "/api/nodes/drain", "/api/cluster/upgrade"
+        for body in ({}, {"node": "2"}, {"node": 2, "draining": 1}, {"node": 2, "force": True}, {"node": 0}):
+            assert 'the body is {"node": id}' in await ask(drain, body, 400)
+        for body in ({"level": "2"}, {"level": 0}, {"to": 2}):
+            assert "the body is {}, or" in await ask(upgrade, body, 400)
+        assert "understands feature levels up to 2" in await ask(upgrade, {"level": 99}, 400)
+        assert "needs feature level 2" in await ask(drain, {"node": 1}, 409)
+        known = node.machine.nodes[1]
+        node.machine._state.put_node(known._replace(max_feature_level=1))
+        assert "Node 1 understands feature levels up to 1, not 2: upgrade it" in await ask(upgrade, {}, 409)
+        node.machine._state.put_node(known._replace(max_feature_level=2, rack="east"))
+        answer = await client.ask("POST", upgrade, b"{}")
+        assert (answer.status, answer.json()) == (200, {"feature_level": 2, "before": 1})
+        assert "Node 9 is not registered" in await ask(drain, {"node": 9}, 404)
+        assert "cannot be drained: topics have more replicas than the 0 other" in await ask(
+            drain, {"node": 1}, 409
+        )
+        answer = await client.ask("POST", drain, b'{"node": 1, "draining": false}')
+        assert (answer.status, answer.json()["draining"]) == (200, False)
+        (row,) = (await client.get("/api/nodes"))["nodes"]
+        assert (row["rack"], row["draining"]) == ("east", False)
+
+
+@on_loop
 async def test_a_group_without_leader_is_unhealthy_until_it_has_one(tmp_path: Path) -> None:
     async with small_node(tmp_path, {"a": 1}) as (node, _, client):
         group = node.host.groups[0]

@@ -381,3 +381,12 @@ def test_authorization_is_off_unless_it_is_set(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_authorization_is_named(tmp_path: Path, lines: str, cause: str) -> None:
     assert cause in problem(tmp_path, f"{GOOD}[authorization]\n{lines}\n")
+
+
+def test_a_rack_is_a_name_without_spaces(tmp_path: Path) -> None:
+    assert loaded(tmp_path).node.rack == ""
+    assert loaded(tmp_path, overrides=("node.rack=eu-west-1a",)).node.rack == "eu-west-1a"
+    assert loaded(tmp_path, overrides=("node.rack=7",)).node.rack == "7"
+    for wrong in ('"a b"', '"' + "x" * 256 + '"', "true"):
+        with pytest.raises(ConfigError, match=r"node\.rack: .* write"):
+            loaded(tmp_path, overrides=(f"node.rack={wrong}",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from strandline.node.broker.broker import Broker
@@ -42,6 +42,7 @@ class Brokers:
         start: bool = True,
         leader_rebalance: bool = True,
         replace_lost_disks: bool = False,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         self.world = World(seed)
         self.store = SimStore(self.world)
@@ -50,6 +51,7 @@ class Brokers:
         self.nodes = range(1, nodes + 1)
         self.leader_rebalance = leader_rebalance
         self.replace_lost_disks = replace_lost_disks
+        self.racks = racks or {}
         for node in self.nodes:
             self.world.add_node(node)
         if start:
@@ -69,7 +71,7 @@ class Brokers:
         peers = tuple(PeerAddress(each, self.world.nodes[each].host, MESH_PORT) for each in self.nodes)
         host = self.world.nodes[node].host
         return NodeConfig(
-            NodeSection(node, "/data"),
+            NodeSection(node, "/data", self.racks.get(node, "")),
             ClusterSection("simulated", "secret", peers, replace_lost_disks=self.replace_lost_disks),
             MeshSection(host, MESH_PORT),
             KafkaSection(host, KAFKA_PORT),

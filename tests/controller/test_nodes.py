@@ -16,8 +16,16 @@ from strandline.node.controller.controller_leader import (
 from strandline.node.controller.registration import Displaced, Registration
 from strandline.node.kafka.handlers import cluster
 from strandline.statemachine.controller.controller import Result
-from strandline.statemachine.controller.controller_commands import Bootstrap, Command, RegisterNode
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    Bootstrap,
+    Command,
+    RaiseFeatureLevel,
+    RegisterNode,
+    SetDraining,
+)
 from strandline.statemachine.controller.controller_state import NodeRegistration
+from strandline.statemachine.kafka_errors import Refused
 from tests.controller.brokers import ADMIN_PORT, KAFKA_PORT, MESH_PORT, Brokers
 
 
@@ -112,7 +120,7 @@ def test_a_process_whose_place_was_taken_stops() -> None:
         node = brokers.follower()
         known = registration(brokers, node)
         folder = brokers.brokers[node].controller.machine.folders[node].folder
-        other = RegisterNode(node, 12345, known.boot_id, "h", 1, "h", 2, 3, 1, 1, 0, folder)
+        other = RegisterNode(node, 12345, known.boot_id, "h", 1, "h", 2, 3, 1, FEATURE_LEVEL, 0, folder)
         assert isinstance(brokers.submit(brokers.leader(), other), NodeRegistration)
         brokers.wait(lambda: node in brokers.fatal)
         assert isinstance(brokers.fatal[node], Displaced)
@@ -253,3 +261,24 @@ def test_cluster_is_named_though_its_leader_was_refused_the_first_time() -> None
     with patch.object(ControllerLeader, "_propose", refuses_the_first), Brokers() as brokers:
         assert refused
         assert brokers.brokers[1].controller.machine.cluster_id == "simulated"
+
+
+def test_a_rack_is_told_and_told_again_once_the_feature_level_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As if a node of an earlier release had founded the cluster.
+    monkeypatch.setattr("strandline.node.controller.controller_leader.FEATURE_LEVEL", 1)
+    with Brokers(racks={1: "east", 2: "west", 3: "west"}) as brokers:
+        machine = brokers.brokers[brokers.follower()].controller.machine
+        assert machine.feature_level == 1
+        assert {known.rack for known in machine.nodes.values()} == {""}
+        refused = brokers.submit(1, SetDraining(1, True))
+        assert isinstance(refused, Refused)
+        assert "strandline cluster upgrade" in refused.message
+        assert brokers.submit(1, RaiseFeatureLevel(FEATURE_LEVEL)) == 2
+        brokers.wait(lambda: [known.rack for known in machine.nodes.values()] == ["east", "west", "west"])
+        node = brokers.follower()
+        brokers.crash(node)
+        brokers.start(node)
+        brokers.wait(lambda: brokers.registered(node))
+        assert registration(brokers, node).rack == brokers.racks[node]

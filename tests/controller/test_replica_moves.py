@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from strandline.node.controller import replica_moves
-from strandline.statemachine.controller.controller_commands import DeleteTopic, MoveReplicas
+from strandline.statemachine.controller.controller_commands import DeleteTopic, MoveReplicas, SetDraining
 from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from tests.controller.batch_client import BatchClient, leaders
@@ -204,3 +204,25 @@ def test_a_coordinators_partition_moves_as_any_other() -> None:
             return any(replica is not None and replica.leads for replica in replicas)
 
         brokers.wait(led)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["quiet", "the controller's leader crashes"])
+def test_a_drained_node_is_emptied_also_under_another_controller_leader(crash: bool) -> None:
+    racks = {1: "a", 2: "b", 3: "c", 4: "c"}
+    with Brokers(4, racks=racks) as brokers:
+        topic = brokers.create_topic(1, "t", 6)
+        client = BatchClient(brokers, topic)
+        brokers.world.run(brokers.world.now + 1)
+        node = 3 if brokers.leader() == 4 else 4
+        assert brokers.submit(node, SetDraining(node, True)) > 0
+        if crash:
+            leader = brokers.leader()
+            brokers.crash(leader)
+            brokers.world.run(brokers.world.now + 1)
+            brokers.start(leader)
+        machine = brokers.brokers[node].controller.machine
+        brokers.wait(lambda: not machine.moves and set(brokers.brokers[node].host.groups) == {0}, seconds=60)
+        now = brokers.brokers[node].controller.machine.topic_by_id(topic.topic_id)
+        assert now is not None
+        assert all({racks[one] for one in part.replicas} == {"a", "b", "c"} for part in now.partitions)
+        read_back(brokers, topic, client)

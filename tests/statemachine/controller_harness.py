@@ -10,6 +10,7 @@ import msgpack
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
     DERIVED,
+    Bootstrap,
     Command,
     CreateTopic,
     RegisterNode,
@@ -24,27 +25,39 @@ def topic_id(number: int) -> bytes:
 
 
 def registration(
-    node: int, boot_id: int = 0, *, replaces: int = 0, levels: tuple[int, int] = (1, 1), folder: int = 0
+    node: int,
+    boot_id: int = 0,
+    *,
+    replaces: int = 0,
+    levels: tuple[int, int] = (1, 1),
+    folder: int = 0,
+    rack: str = "",
 ) -> RegisterNode:
     """Node n listens on 9000+n, 7000+n and 8000+n; its first boot id is 100+n."""
     return RegisterNode(
         node, boot_id or 100 + node, replaces,
         f"kafka{node}", 9000 + node, f"mesh{node}", 7000 + node, 8000 + node, *levels, 1_000,
-        folder or 500 + node,
+        folder or 500 + node, (), rack,
     )  # fmt: skip
 
 
 class Log:
-    """Applies commands as entries of one log, all in term 1; `nodes` nodes are registered first."""
+    """Applies commands as entries of one log, all in term 1; `nodes` nodes are registered first.
 
-    def __init__(self, nodes: int = 0) -> None:
+    `level` is the cluster's feature level; above 1 the cluster is founded with it.
+    """
+
+    def __init__(self, nodes: int = 0, *, level: int = 1, racks: Sequence[str] = ()) -> None:
         self.checkpoints: list[tuple[int, bytes]] = []
         self.machine = Controller(lambda index, captured: self.checkpoints.append((index, captured())))
         self.index = self.term = 1
         self.entries: list[bytes] = []
         self.machine.begin_term(1, 1, 1)
+        if level > 1:
+            self.do(Bootstrap("a", "i", level))
         for node in range(1, nodes + 1):
-            self.do(registration(node))
+            rack = racks[node - 1] if racks else ""
+            self.do(registration(node, levels=(1, max(1, level)), rack=rack))
 
     def do(self, command: Command) -> Result:
         self.index += 1

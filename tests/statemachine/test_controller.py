@@ -10,6 +10,7 @@ import pytest
 
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
     NO_TOPIC_ID,
     AdvanceClusterEpoch,
     AllocateProducerIds,
@@ -47,6 +48,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplicasMoved,
     ResumeViews,
     SetCollection,
+    SetDraining,
     StartViewWorker,
     StopViews,
     ViewsPaused,
@@ -317,12 +319,15 @@ def test_the_feature_level_rises_once_every_node_understands_it(monkeypatch: pyt
 def test_a_feature_level_this_release_does_not_know_is_neither_proposed_nor_applied(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(Corruption, match="feature level 2 is unknown here, this release knows 1"):
-        encode(RaiseFeatureLevel(2))
+    unknown = FEATURE_LEVEL + 1
+    with pytest.raises(Corruption, match=f"feature level {unknown} is unknown here, this release knows"):
+        encode(RaiseFeatureLevel(unknown))
     log = Log()
-    log.do(registration(1, levels=(1, 2)))
-    with pytest.raises(Corruption, match=r"raises the feature level to 2, .* upgrade this node"):
-        log.machine.apply(9, 1, msgpack.packb([ControllerOpcode.RAISE_FEATURE_LEVEL, 2]))
+    log.do(registration(1, levels=(1, unknown)))
+    with pytest.raises(Corruption, match=rf"raises the feature level to {unknown}, .* upgrade this node"):
+        log.machine.apply(9, 1, msgpack.packb([ControllerOpcode.RAISE_FEATURE_LEVEL, unknown]))
+    with pytest.raises(Corruption, match=rf"raises the feature level to {unknown}, .* upgrade this node"):
+        log.machine.apply(10, 1, msgpack.packb([ControllerOpcode.BOOTSTRAP, "a", "i", unknown]))
 
 
 def test_a_checkpoint_hands_out_the_state_of_its_own_entry() -> None:
@@ -417,7 +422,10 @@ COMMANDS: list[Command] = [
     MoveReplicas(topic_id(1), 0, None),
     ReplicasMoved(((1, (1, 2), 7), (2, (), -1))),
     Bootstrap("a", "i"),
+    Bootstrap("a", "i", 2),
     registration(1),
+    registration(1, rack="east"),
+    SetDraining(3, True),
     Heartbeat(1, 2, 3),
     FenceNode(1, 2, 3),
     CreateTopic(topic_id(1), "a", -1, -1, ((1, 2), (2, 1)), (("x", "y"), ("z", None)), 3),
@@ -591,8 +599,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 11, "it has format 11, this release reads up to 10: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 10"),
+        ("format", 12, "it has format 12, this release reads up to 11: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 11"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -23,8 +23,8 @@ ids = itertools.count(1000)
 class Views(Log):
     """A log with three nodes and the topics `in` and `other`."""
 
-    def __init__(self) -> None:
-        super().__init__(nodes=3)
+    def __init__(self, level: int = 2) -> None:
+        super().__init__(nodes=3, level=level)
         self.topic(self.creation(1, "in", partitions=2))
         self.topic(self.creation(2, "other"))
 

@@ -71,7 +71,7 @@ async def describe_cluster(context: BrokerContext, request: Request, a: Response
                 broker_id=node.node,
                 host=address.host,
                 port=address.port,
-                rack=None,
+                rack=node.rack or None,
                 is_fenced=node.fenced,
             )
             for node, address in reachable(wanted, request.session.listener)

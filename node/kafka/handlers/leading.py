@@ -111,10 +111,10 @@ class LeaderHints:
             return {}
         node = self._context.controller.machine.nodes.get(leader.node)
         address = None if node is None else node.address(self._listener)
-        if address is None:
+        if node is None or address is None:
             return {}
         self._endpoints[leader.node] = self._a.NodeEndpoint(
-            node_id=leader.node, host=address.host, port=address.port, rack=None
+            node_id=leader.node, host=address.host, port=address.port, rack=node.rack or None
         )
         return {"current_leader": self._a.LeaderIdAndEpoch(leader_id=leader.node, leader_epoch=leader.term)}
 

@@ -75,7 +75,9 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     response = a.MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=tuple(
-            a.MetadataResponseBroker(node_id=node.node, host=address.host, port=address.port, rack=None)
+            a.MetadataResponseBroker(
+                node_id=node.node, host=address.host, port=address.port, rack=node.rack or None
+            )
             for node, address in reachable(live_nodes(context), request.session.listener)
         ),
         cluster_id=context.controller.machine.cluster_id,

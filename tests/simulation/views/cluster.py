@@ -49,7 +49,7 @@ class Cluster:
         self.findings: list[Finding] = []
         self.outcomes: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
-        self.controller = Log(nodes=3)
+        self.controller = Log(nodes=3, level=2)
         self.machine = self.controller.machine
         self.kafka = Kafka(self.machine, lambda: world.now)
         self.kafka.committed = self._committed

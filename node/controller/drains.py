@@ -1,0 +1,47 @@
+"""Empties nodes that an operator drains, while this node leads the controller.
+
+The state says which nodes these are, so a drain goes on under the next leader. Only so many partitions move
+at a time, because each has its state sent to its new replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from strandline.node.controller.client import ControllerClient, Unavailable
+from strandline.node.controller.periodic import PeriodicPart
+from strandline.statemachine.kafka_errors import Refused
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+AT_ONCE: Final = 64
+"""Moves under way in the cluster beyond which a drain begins none; a node changes eight groups at a time."""
+SUBMIT_SECONDS: Final = 10.0
+
+
+class Drains(PeriodicPart):
+    """Begins the moves that empty drained nodes. Everything belongs on `loop`."""
+
+    def __init__(
+        self, controller: ControllerClient, node_id: int, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(LOOK_SECONDS, "emptying drained nodes failed and will be retried", loop=loop)
+        self._controller = controller
+        self._node_id = node_id
+
+    async def _look(self) -> None:
+        """Begin what may move now."""
+        machine = self._controller.machine
+        if self._controller.leader != self._node_id or not machine.draining or machine.replacement:
+            return
+        if not await self._controller.catch_up(SUBMIT_SECONDS):
+            return
+        for command in machine.drain_moves(AT_ONCE):
+            result = await self._controller.submit(command, SUBMIT_SECONDS)
+            if isinstance(result, Unavailable):
+                return
+            if isinstance(result, Refused):
+                log.warning("a partition of a drained node does not move yet: %s", result.message)

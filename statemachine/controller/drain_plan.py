@@ -1,0 +1,62 @@
+"""The moves that empty nodes which are drained: a pure function of the state, so it goes on after any crash.
+
+Each replica goes to a node that may get some: to a rack with the fewest other replicas of the partition,
+there to the node with the fewest replicas of the topic, then of all. The new replica has the old one's place
+in the order, so it is the preferred leader where that was.
+"""
+
+from __future__ import annotations
+
+from strandline.statemachine.controller.controller_commands import MoveReplicas
+from strandline.statemachine.controller.controller_state import ControllerState, Topic
+
+
+def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
+    """The moves to begin with now, so that at most `at_once` of the cluster's are under way.
+
+    Partitions that move already wait for their turn, and those for which there is no room stay.
+    """
+    leaving = sorted({group for node in state.draining for group in state.hosted.get(node, ())})
+    racks = state.racks()
+    total = {node: load.replicas for node, load in state.loads().items()}
+    held: dict[bytes, dict[int, int]] = {}
+    planned: list[MoveReplicas] = []
+    for group in leaving:
+        if len(state.moves) + len(planned) >= at_once:
+            break
+        if group in state.moves:
+            continue
+        place = state.places[group]
+        topic = state.topics[place.topic_id]
+        of_topic = held.setdefault(topic.topic_id, _held(topic))
+        replicas = list(topic.partitions[place.partition].replicas)
+        for position, node in enumerate(replicas):
+            if node not in state.draining:
+                continue
+            others = [other for other in replicas if other not in state.draining]
+            free = [other for other in racks if other not in replicas]
+            if not free:
+                continue
+            chosen = min(
+                free,
+                key=lambda one: (
+                    sum(racks.get(other) == racks[one] for other in others),
+                    of_topic.get(one, 0),
+                    total[one],
+                    one,
+                ),
+            )
+            replicas[position] = chosen
+            of_topic[chosen] = of_topic.get(chosen, 0) + 1
+            total[chosen] += 1
+        if tuple(replicas) != topic.partitions[place.partition].replicas:
+            planned.append(MoveReplicas(topic.topic_id, place.partition, tuple(replicas)))
+    return planned
+
+
+def _held(topic: Topic) -> dict[int, int]:
+    counts: dict[int, int] = {}
+    for partition in topic.partitions:
+        for node in partition.replicas:
+            counts[node] = counts.get(node, 0) + 1
+    return counts

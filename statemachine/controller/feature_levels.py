@@ -1,0 +1,66 @@
+"""The feature level: which commands and formats a cluster's log may hold, agreed on by all its nodes.
+
+A node of an earlier release stops at a command that it does not know, and reads no snapshot of a later
+format. A rule that changed gives another state there, which is worse. So whatever a release adds belongs to a
+level. A node says at its registration which levels it understands, the cluster's level rises on the
+operator's word and only when every registered node understands the next (Kafka's `metadata.version`, KIP-584,
+KIP-778), and it never falls. A new cluster begins at the highest level of the release that founds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    Command,
+    RegisterNode,
+    SetDraining,
+    StopViews,
+)
+from strandline.statemachine.kafka_errors import KafkaError, Refused
+
+FEATURE: Final = "strandline.version"
+"""The name under which Kafka's clients are told of it."""
+PLACEMENT: Final = 2
+"""Racks, nodes that are drained, what a stopped view still may do."""
+BRINGS: Final = {
+    1: "what builds before feature levels understand",
+    PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
+}
+assert max(BRINGS) == FEATURE_LEVEL
+
+
+def needed(command: Command) -> int:
+    """The lowest level at which the log may hold the command."""
+    match command:
+        case SetDraining():
+            return PLACEMENT
+        case RegisterNode(rack=rack):
+            return PLACEMENT if rack else 1
+        case StopViews(worker=worker):
+            return 1 if worker else PLACEMENT
+        case _:
+            return 1
+
+
+def as_allowed(level: int, command: RegisterNode) -> RegisterNode:
+    """The registration without what a cluster at `level` does not allow yet."""
+    return command if needed(command) <= level else replace(command, rack="")
+
+
+def refusal(level: int, command: Command) -> Refused | None:
+    """The refusal of a command that a cluster at `level` does not allow yet; None for any other.
+
+    The controller's leader asks before the command is in the log. Its level is that of its applied state,
+    which never falls, so no replica that reads the entry is of a release that does not know it.
+    """
+    wanted = needed(command)
+    if wanted <= level:
+        return None
+    reason = (
+        f"{type(command).__name__} needs feature level {wanted}, the cluster is at {level}: when all nodes "
+        "run this release, raise it with `strandline cluster upgrade`."
+    )
+    return Refused(KafkaError.UNSUPPORTED_VERSION, reason)
