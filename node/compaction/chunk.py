@@ -20,8 +20,10 @@ from strandline.snapshot.compression import Compression, DecompressionError, dec
 from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
 from strandline.snapshot.record_fields import Longs, Spans, UnreadableRecords, read_fields, record_ends
 
-CHUNK_BYTES: Final = 8 * 1024 * 1024
-"""Of batches, decompressed, at which a chunk is closed: its arrays are about three times as large."""
+CHUNK_BYTES: Final = 1024 * 1024
+"""Of batches, decompressed, at which a chunk is closed: its arrays are about three times as large.
+They fit a core's caches, and the worker rests between chunks; with smaller ones the calls cost more than the
+work (docs/measurements.md)."""
 MAX_DECOMPRESSED_BYTES: Final = 1 << 30
 """Bound on one batch. The broker has checked each by the topic's own limit; this bound is against damage."""
 COMPRESSION: Final = 0x07

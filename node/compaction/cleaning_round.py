@@ -14,6 +14,7 @@ from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import Compactor, FilterJob, JobFailed, MapJob, Why
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.manifest import NONE, Manifest, Segment
+from strandline.node.compaction.pace import Pace
 from strandline.node.compaction.replica_log import ReplicaLog
 
 
@@ -36,6 +37,7 @@ class CleaningRound:
         measures: CompactionMeasures,
         limits: RoundLimits,
         newest_ms: int | None,
+        pace: Pace,
     ) -> None:
         """`number` is another one for each round; `newest_ms` as in MapJob. The log is open and in step."""
         assert replica_log.log is not None, "a round is for a log"
@@ -60,6 +62,7 @@ class CleaningRound:
         self._measures = measures
         self._limits = limits
         self._newest_ms = newest_ms
+        self._pace = pace
         manifest = self._log.manifest
         self._clean_end = manifest.clean_end
         dirty = [one for one in manifest.segments if one.base_offset >= manifest.clean_end]
@@ -105,6 +108,7 @@ class CleaningRound:
             self._cleanable_end,
             self._limits.map_bytes,
             self._records,
+            self._pace.job_rests,
         )
         mapped = await self._compactor.map(job)
         if isinstance(mapped, JobFailed):
@@ -136,7 +140,14 @@ class CleaningRound:
         group, log = self._groups.pop(0), self._log
         numbers = (log.next_number(), log.next_number())
         job = FilterJob(
-            self.replica_log.place, self._number, group, numbers, bound, *self._ripe, self._limits.block_bytes
+            self.replica_log.place,
+            self._number,
+            group,
+            numbers,
+            bound,
+            *self._ripe,
+            self._limits.block_bytes,
+            self._pace.job_rests,
         )
         made = await self._compactor.filter(job)
         if isinstance(made, JobFailed):

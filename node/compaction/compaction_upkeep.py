@@ -50,6 +50,7 @@ class CompactionUpkeep:
         self._storing: asyncio.Task[bool] | None = None
         """Fills a log, and publishes: what needs the object store."""
         self._filling: ReplicaLog | None = None
+        self._pace = Pace(context.compactor.measures)
         self._rounds = itertools.count(1)
         self._makers = itertools.count(1)
         self._sweep = LogSweep(context)
@@ -93,8 +94,7 @@ class CompactionUpkeep:
 
     async def run(self) -> None:
         """Look every second, and work, for as long as the node lives."""
-        loop, pace = self._context.loop, Pace(self._context.compactor.measures)
-        worked = False
+        loop, worked = self._context.loop, False
         while True:
             await asyncio.sleep(0 if worked else look_seconds(LOOK_SECONDS, len(self._kept)))
             began = loop.time()
@@ -109,9 +109,9 @@ class CompactionUpkeep:
             if worked:
                 ended = loop.time()
                 self.measures.step_seconds.add(ended - began)
-                await asyncio.sleep(pace.rest(began, ended))
+                await asyncio.sleep(self._pace.rest(began, ended))
             else:
-                pace.idle()
+                self._pace.idle()
 
     async def step(self) -> bool:
         """Look, then do what is due: an ingest, an object to publish, a step of a round; whether any was."""
@@ -337,6 +337,7 @@ class CompactionUpkeep:
             self.measures,
             limits,
             newest_cleanable(one.configs, now_ms),
+            self._pace,
         )
 
     def _round_ended(self, ended: CleaningRound) -> None:

@@ -80,6 +80,8 @@ class MapJob(NamedTuple):
     """At most; a map takes what the round's records may need."""
     round_records: int
     """Of all segments of the round that are not clean."""
+    rests: float
+    """Seconds of rest for each second of the processor, within the job; see `breath`."""
 
 
 class FilterJob(NamedTuple):
@@ -94,6 +96,8 @@ class FilterJob(NamedTuple):
     ripe_tombstones: int
     ripe_markers: int
     block_bytes: int
+    rests: float
+    """As in MapJob."""
 
 
 class PublishJob(NamedTuple):

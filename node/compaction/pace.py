@@ -1,4 +1,4 @@
-"""Paces compaction: it rests after each of its steps, so that what clients wait for has the processor.
+"""Paces compaction: it rests within its jobs and after its steps, so that requests have the processor.
 
 Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
 its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a twentieth of a processor. When it
@@ -26,19 +26,24 @@ class Pace:
         self._measures = measures
         self._spent = self._processor()
         self._busy_since: float | None = None
+        self.job_rests = PROCESSOR_RESTS
+        """Seconds that the next job rests for each second of the processor, within itself."""
 
     def idle(self) -> None:
         """A step found nothing to do."""
         self._busy_since = None
+        self.job_rests = PROCESSOR_RESTS
 
     def rest(self, began: float, ended: float) -> float:
         """Seconds to rest after a step that did something."""
         spent, self._spent = self._processor() - self._spent, self._processor()
         if self._busy_since is None:
             self._busy_since = began
-        rest = ended - began
+        took = ended - began
         if ended - self._busy_since < IN_A_HURRY_SECONDS:
-            rest = max(rest, spent * PROCESSOR_RESTS)
+            rest = max(0.0, spent * (1 + PROCESSOR_RESTS) - took)
+        else:
+            rest, self.job_rests = took, 0.0
         return min(rest, MAX_REST_SECONDS)
 
     def _processor(self) -> float:

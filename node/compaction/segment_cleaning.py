@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from strandline.node.compaction.bad_batch import BadBatch
+from strandline.node.compaction.breath import Breath
 from strandline.node.compaction.chunk import CHUNK_BYTES, DecodedChunk, chunks
 from strandline.node.compaction.compactor import (
     BEGAN_ANEW,
@@ -48,8 +49,9 @@ _FAR = np.iinfo(np.int64).max
 class SegmentCleaning:
     """The map of the present round, and its jobs one after the other."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, breath: Breath) -> None:
         self._disk = disk
+        self._breath = breath
         self._round: int | None = None
         self._keys: KeyMap | None = None
 
@@ -77,6 +79,7 @@ class SegmentCleaning:
     def _map(self, job: MapJob, opened: OpenSegment, keys: KeyMap) -> Mapped:
         last = _last_base(opened) if job.is_last else _FAR
         for data in _pieces(opened):
+            self._breath.take()
             begin = 0
             try:
                 for chunk in chunks(data):
@@ -110,7 +113,7 @@ class SegmentCleaning:
             for one in job.segments:
                 opened.append(open_segment(self._disk, job.place.folder, job.place.identity, one))
                 opened[-1].hold()
-            return _Filtering(self._disk, job, keys).run(opened)
+            return _Filtering(self._disk, self._breath, job, keys).run(opened)
         except (LocalLogDamaged, BadObject, BadBatch) as error:
             return JobFailed(Why.DAMAGED, str(error))
         except OSError as error:
@@ -178,8 +181,8 @@ def _runs(blocks: Sequence[Block]) -> Iterator[list[Block]]:
 class _Filtering:
     """One job: the clean segment in the making, and the one behind the bound."""
 
-    def __init__(self, disk: Disk, job: FilterJob, keys: KeyMap) -> None:
-        self._disk, self._job, self._keys = disk, job, keys
+    def __init__(self, disk: Disk, breath: Breath, job: FilterJob, keys: KeyMap) -> None:
+        self._disk, self._breath, self._job, self._keys = disk, breath, job, keys
         self._ripe = Ripe(job.ripe_tombstones, job.ripe_markers)
         self._base_offset = job.segments[0].base_offset
         self._end_offset = job.segments[-1].end_offset
@@ -219,10 +222,12 @@ class _Filtering:
         for run in _runs(blocks[:below]):
             self._read += sum(block.length for block in run)
             self._clean_up(opened.read_run(run))
+            self._breath.take()
         for block in blocks[below:]:
             data, spans = opened.batches(block)
             self._read += len(data)
             self._clean_up(self._rest_of(data, block.position, spans))
+            self._breath.take()
 
     def _rest_of(self, data: bytes, start: int, spans: Sequence[StoredSpan]) -> bytes:
         """Copy the batches from the bound on; the bytes of those below it."""

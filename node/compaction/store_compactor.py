@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strandline.node.compaction.bad_batch import BadBatch
+from strandline.node.compaction.breath import Breath
 from strandline.node.compaction.compactor import (
     BEGAN_ANEW,
     Compactor,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from strandline.node.compaction.segment_cleaning import SegmentCleaning
 
 T = TypeVar("T")
+J = TypeVar("J", MapJob, FilterJob)
 
 
 class StoreCompactor(Compactor):
@@ -48,12 +50,15 @@ class StoreCompactor(Compactor):
         *,
         loop: asyncio.AbstractEventLoop,
         executor: Executor | None,
+        breath: Breath | None = None,
     ) -> None:
+        """`breath` is of the executor's one thread; None where others need that thread: then no job rests."""
         self.measures = CompactorMeasures()
         self._store = store
         self._disk = disk
         self._loop = loop
         self._executor = executor
+        self._breath = breath or Breath(None)
         self._cleaning: SegmentCleaning | None = None
         self._turns = {store: asyncio.Lock() for store in (True, False)}
         """Of the jobs that need the object store, and of those that do not: these never wait for it."""
@@ -97,13 +102,17 @@ class StoreCompactor(Compactor):
         from strandline.node.compaction.segment_cleaning import SegmentCleaning
 
         if self._cleaning is None:
-            self._cleaning = SegmentCleaning(self._disk)
-        return await self._loop.run_in_executor(self._executor, self._cleaning.map, job)
+            self._cleaning = SegmentCleaning(self._disk, self._breath)
+        return await self._loop.run_in_executor(self._executor, self._breathing, self._cleaning.map, job)
 
     async def _filter(self, job: FilterJob) -> Filtered | JobFailed:
         if self._cleaning is None:
             return JobFailed(Why.LOST, BEGAN_ANEW)
-        return await self._loop.run_in_executor(self._executor, self._cleaning.filter, job)
+        return await self._loop.run_in_executor(self._executor, self._breathing, self._cleaning.filter, job)
+
+    def _breathing(self, work: Callable[[J], T], job: J) -> T:
+        with self._breath.job(job.rests):
+            return work(job)
 
     async def _share(self, job: ShareJob) -> Shared | JobFailed:
         return await self._loop.run_in_executor(self._executor, _shared, job)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Awaitable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from strandline.node.compaction.breath import PIECE_BYTES, Breath
 from strandline.node.compaction.compactor import (
     Filtered,
     Ingested,
@@ -27,7 +29,7 @@ from strandline.node.compaction.compactor import (
 from strandline.node.compaction.job_frames import filter_of, ingest_of, map_of, plain, publish_of
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.objectstore.store import ObjectStore
-from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.disk import RealDisk, WritePace
 from strandline.node.worker.worker_frames import BadFrame
 from strandline.node.worker.worker_process import CpuSeconds, Jobs, serve
 
@@ -40,9 +42,14 @@ class CompactorJobs(Jobs):
     """The jobs of a StoreCompactor, as the node sends them."""
 
     def __init__(self, store: ObjectStore, settings: list[Any], loop: asyncio.AbstractEventLoop) -> None:
-        # In a thread, so that the end of the node is noticed while a job computes.
+        breath = Breath(time.sleep)
         self._compactor = StoreCompactor(
-            store, RealDisk(paced=True), loop=loop, executor=ThreadPoolExecutor(1)
+            store,
+            RealDisk(pace=WritePace(PIECE_BYTES, breath.after_write)),
+            loop=loop,
+            # A thread, so that the end of the node is noticed while a job computes or rests.
+            executor=ThreadPoolExecutor(1),
+            breath=breath,
         )
         self._rows = bytearray()
         self._batches = bytearray()

@@ -24,10 +24,27 @@ _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _MAX_PARTS = 1024
 """Buffers that one call takes, Linux' UIO_MAXIOV."""
 PIECE_BYTES: Final = 1 << 19
-"""A paced disk makes as many bytes durable at once. Syncs of one file system
+"""A disk whose writes rest makes as many bytes durable at once. Syncs of one file system
 wait for each other; docs/measurements.md has what those of a write-ahead log take beside large files."""
 MOST_REST_SECONDS: Final = 0.1
 """After a piece that took long, because the disk is slow or its other users have much to do."""
+
+
+class WritePace(NamedTuple):
+    """The way in which large files become durable that nothing waits for."""
+
+    piece_bytes: int
+    rest: Callable[[float], None]
+    """Called between two pieces, with the seconds that the first one took."""
+
+
+def rest_as_long(took: float) -> None:
+    """Leave the disk to others for as long as a piece took."""
+    time.sleep(min(took, MOST_REST_SECONDS))
+
+
+HALF: Final = WritePace(PIECE_BYTES, rest_as_long)
+"""Half of the disk's time."""
 
 
 class DiskFile(Protocol):
@@ -114,17 +131,17 @@ class Disk(Protocol):
         """Take a lock file and return its release; `BlockingIOError` when another process has it."""
 
 
-def _pieces(parts: Sequence[bytes | bytearray | memoryview]) -> Iterator[list[memoryview]]:
-    """The parts in order, in runs of PIECE_BYTES and _MAX_PARTS at most."""
+def _pieces(parts: Sequence[bytes | bytearray | memoryview], most: int) -> Iterator[list[memoryview]]:
+    """The parts in order, in runs of `most` bytes and _MAX_PARTS at most."""
     piece: list[memoryview] = []
     size = 0
     for part in parts:
         view = memoryview(part).cast("B")
         while len(view):
-            cut, view = view[: PIECE_BYTES - size], view[PIECE_BYTES - size :]
+            cut, view = view[: most - size], view[most - size :]
             piece.append(cut)
             size += len(cut)
-            if size == PIECE_BYTES or len(piece) == _MAX_PARTS:
+            if size == most or len(piece) == _MAX_PARTS:
                 yield piece
                 piece, size = [], 0
     if piece:
@@ -134,11 +151,13 @@ def _pieces(parts: Sequence[bytes | bytearray | memoryview]) -> Iterator[list[me
 class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
-    def __init__(self, fd: int, path: str, *, keep_cached: bool = False, paced: bool = False) -> None:
+    def __init__(
+        self, fd: int, path: str, *, keep_cached: bool = False, pace: WritePace | None = None
+    ) -> None:
         self._fd = fd
         self._path = path
         self._keep_cached = keep_cached
-        self._paced = paced
+        self._pace = pace
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
@@ -180,8 +199,8 @@ class RealFile(DiskFile):
             raise self._named(error) from None
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        if self._paced:
-            self._write_paced(parts)
+        if self._pace is not None:
+            self._write_paced(parts, self._pace)
         elif not self._write_at_once(parts, 0):
             super().write_durably(parts)
 
@@ -197,12 +216,12 @@ class RealFile(DiskFile):
                 raise
         return False
 
-    def _write_paced(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Write piece by piece, and leave the disk to others after each for as long as it took."""
-        offset, rest = 0, 0.0
-        for piece in _pieces(parts):
-            if rest:
-                time.sleep(rest)
+    def _write_paced(self, parts: Sequence[bytes | bytearray | memoryview], pace: WritePace) -> None:
+        """Write piece by piece, and leave the disk to others between them."""
+        offset, took = 0, 0.0
+        for piece in _pieces(parts, pace.piece_bytes):
+            if offset:
+                pace.rest(took)
             began, start = time.monotonic(), offset
             offset += sum(map(len, piece))
             if not self._write_at_once(piece, start):
@@ -210,7 +229,7 @@ class RealFile(DiskFile):
                     self.pwrite(part, start)
                     start += len(part)
                 self.datasync()
-            rest = min(time.monotonic() - began, MOST_REST_SECONDS)
+            took = time.monotonic() - began
         if not offset:
             self.datasync()
 
@@ -235,14 +254,14 @@ class RealFile(DiskFile):
 class RealDisk(Disk):
     """The machine's own file system."""
 
-    def __init__(self, *, keep_cached: bool = False, paced: bool = False) -> None:
+    def __init__(self, *, keep_cached: bool = False, pace: WritePace | None = None) -> None:
         """With `keep_cached` what is said to be not read soon stays in memory: other processes read it.
 
-        With `paced` large files are made durable bit by bit: what nothing waits for must not keep a
+        With a `pace` large files are made durable bit by bit: what nothing waits for must not keep a
         write-ahead log on the same disk waiting.
         """
         self._keep_cached = keep_cached
-        self._paced = paced
+        self._pace = pace
 
     def mkdir(self, path: str) -> None:
         if os.path.isdir(path):
@@ -266,7 +285,7 @@ class RealDisk(Disk):
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         fd = os.open(path, flags, 0o640)
-        return RealFile(fd, path, keep_cached=self._keep_cached, paced=self._paced)
+        return RealFile(fd, path, keep_cached=self._keep_cached, pace=self._pace)
 
     def rename(self, src: str, dst: str) -> None:
         os.rename(src, dst)

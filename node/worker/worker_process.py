@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final, NoReturn, Protocol
 from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import NotDone, ObjectStore
-from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.disk import HALF, RealDisk
 from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
@@ -176,7 +176,7 @@ class _Worker(asyncio.Protocol):
                 POLICY,
                 loop=self._loop,
                 # What is lifted, consumers that are behind read next.
-                disk=RealDisk(keep_cached=True, paced=True),
+                disk=RealDisk(keep_cached=True, pace=HALF),
                 executor=DiskThreads(STORE_THREADS, "store"),
                 rng=random.Random(system.getrandbits(256)),
                 make=False,  # a new folder would stand in the way of one that is brought back

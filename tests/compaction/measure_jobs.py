@@ -13,6 +13,7 @@ import struct
 import tempfile
 import time
 
+from strandline.node.compaction.breath import Breath
 from strandline.node.compaction.compactor import Filtered, FilterJob, LogPlace, MapJob, Mapped
 from strandline.node.compaction.local_log import Floors, LocalLog, log_folder, reset_log
 from strandline.node.compaction.manifest import LogIdentity, Segment
@@ -25,7 +26,7 @@ from strandline.snapshot.level_one_writer import LevelOneWriter
 from tests.compaction.measure import MAP_BYTES, made
 
 ROUNDS = 7
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 WHOSE = LogIdentity("harbour", bytes(range(16)), 0)
 
 
@@ -57,16 +58,16 @@ def measure(folder: str, value_bytes: int, distinct: int, codec: Compression) ->
     dirty, end = made(value_bytes, distinct, codec, 2, base)
     segments = [segment(log, place, clean, 0, base), segment(log, place, dirty, base, end)]
     log.take(log.replace(segments, base))
-    cleaning, rates = SegmentCleaning(disk), []
+    cleaning, rates = SegmentCleaning(disk, Breath(None)), []
     for number in range(ROUNDS):
         began = time.process_time()
         mapped = cleaning.map(
-            MapJob(place, number, segments[1], True, True, None, end, MAP_BYTES, segments[1].records)
+            MapJob(place, number, segments[1], True, True, None, end, MAP_BYTES, segments[1].records, 0.0)
         )
         assert isinstance(mapped, Mapped), mapped
         numbers = (log.next_number(), log.next_number())
         bound = end if mapped.bound is None else mapped.bound
-        filtered = cleaning.filter(FilterJob(place, number, segments, numbers, bound, 0, 0, BLOCK_BYTES))
+        filtered = cleaning.filter(FilterJob(place, number, segments, numbers, bound, 0, 0, BLOCK_BYTES, 0.0))
         assert isinstance(filtered, Filtered), filtered
         rates.append(filtered.read_bytes / 1e6 / (time.process_time() - began))
         for one in filtered.segments:

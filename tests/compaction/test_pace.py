@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from unittest.mock import patch
 
+import pytest
+
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import CompactorMeasures
 from strandline.node.compaction.pace import IN_A_HURRY_SECONDS, MAX_REST_SECONDS, PROCESSOR_RESTS, Pace
@@ -27,41 +29,46 @@ class Work:
         return rest
 
 
-def test_a_second_of_processor_is_followed_by_nineteen_of_rest() -> None:
+def test_a_second_of_processor_takes_twenty_in_all() -> None:
     work = Work()
-    assert work.step(0.2, processor=0.1) == 0.1 * PROCESSOR_RESTS
-    assert work.step(0.2, processor=0.1) == 0.1 * PROCESSOR_RESTS, "each second is rested for once"
+    assert work.step(0.2, processor=0.1) == pytest.approx(1.8)
+    assert work.step(0.2, processor=0.1) == pytest.approx(1.8), "each second is rested for once"
 
 
-def test_a_step_that_only_waited_is_followed_by_as_long_a_rest() -> None:
-    assert Work().step(0.5) == 0.5
+def test_what_a_job_rested_within_itself_counts() -> None:
+    work = Work()
+    assert work.step(1.9, processor=0.1) == pytest.approx(0.1)
+    assert work.step(2.5, processor=0.1) == 0.0
+    assert work.step(0.5) == 0.0
 
 
 def test_no_rest_is_longer_than_its_bound() -> None:
     work = Work()
     assert work.step(2.0, processor=1.9) == MAX_REST_SECONDS
-    assert work.step(30.0) == MAX_REST_SECONDS
 
 
 def test_what_was_worked_for_before_is_not_rested_for() -> None:
     """Such as by a process before the upkeep began again."""
     measures = CompactorMeasures()
     measures.cpu_seconds["clean"] = 1000.0
-    assert Pace(measures).rest(0.0, 0.25) == 0.25
+    assert Pace(measures).rest(0.0, 0.25) == 0.0
 
 
 def test_behind_for_a_minute_it_rests_for_as_long_as_it_worked() -> None:
     work = Work()
-    while work.now < IN_A_HURRY_SECONDS - 1:
+    while work.now < IN_A_HURRY_SECONDS - 2:
         assert work.step(0.1, processor=0.1) > 0.8
+        assert work.pace.job_rests == PROCESSOR_RESTS
     work.now = IN_A_HURRY_SECONDS
-    assert 0.09 < work.step(0.1, processor=0.1) < 0.11
+    assert work.step(0.1, processor=0.1) == pytest.approx(0.1)
+    assert work.pace.job_rests == 0.0, "the step itself rests for as long"
     work.pace.idle()
+    assert work.pace.job_rests == PROCESSOR_RESTS
     assert work.step(0.1, processor=0.1) > 0.8, "it is not behind any more"
 
 
 def test_the_upkeep_rests_by_its_pace() -> None:
-    """Six steps of a tenth of a second each rest for nineteen; an idle one waits for the usual look."""
+    """Six steps of a tenth of a second of processor take two each; an idle one waits for the usual look."""
     with compaction_node() as node:
         world, steps = node.world, list[float]()
 
@@ -75,7 +82,7 @@ def test_the_upkeep_rests_by_its_pace() -> None:
             node.upkeep.start()
             world.run(world.now + IN_A_HURRY_SECONDS + 30.0)
         gaps = [round(later - one, 2) for one, later in pairwise(steps)]
-        assert gaps[:6] == [1.9] * 6
+        assert gaps[:6] == [2.0] * 6
         assert 0.5 < gaps[6] <= 1.0
-        assert gaps[7:13] == [1.9] * 6
+        assert gaps[7:13] == [2.0] * 6
         assert min(gaps) > 0.5, "it was never behind"

@@ -60,6 +60,7 @@ TOPIC = bytes(range(16))
 WHOSE = LogIdentity("harbour", TOPIC, 0)
 
 numbers = st.integers(0, 2**62)
+rests = st.floats(0.0, 1e6)
 places = st.builds(LogPlace, st.just(WHOSE), st.text(max_size=20), st.text(max_size=9))
 segments = st.builds(Segment, *[numbers] * 8)
 extents = st.builds(LevelOneExtent, *[numbers] * 6, st.binary(min_size=16, max_size=16))
@@ -86,9 +87,16 @@ maps = st.builds(
     numbers,
     numbers,
     numbers,
+    rests,
 )
 filters = st.builds(
-    FilterJob, places, numbers, st.lists(segments, max_size=4), st.tuples(numbers, numbers), *[numbers] * 4
+    FilterJob,
+    places,
+    numbers,
+    st.lists(segments, max_size=4),
+    st.tuples(numbers, numbers),
+    *[numbers] * 4,
+    rests,
 )
 shares = st.builds(ShareJob, st.integers(0, 3 * BATCHES_BYTES).map(bytes), st.integers(0, 64))
 results = st.one_of(
@@ -155,17 +163,19 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             log.take(log.replace([made.segment], 0))
             assert worker.process_id is not None
             assert stands_back(worker.process_id, NICENESS)
-            mapped = await worker.map(MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30))
+            mapped = await worker.map(
+                MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30, 0.0)
+            )
             assert mapped == Mapped(4, 29)
             # The keys go with the process, and the round with them.
             first = worker.process_id
             os.kill(first, signal.SIGKILL)
             await gone(first)
             numbers = (log.next_number(), log.next_number())
-            job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
+            job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, 0.0)
             failed = [await worker.filter(job_2) for _ in range(2)][-1]
             assert failed == JobFailed(Why.LOST, BEGAN_ANEW)
-            later = MapJob(place, 1, made.segment, False, True, None, 1 << 40, 1 << 16, 30)
+            later = MapJob(place, 1, made.segment, False, True, None, 1 << 40, 1 << 16, 30, 0.0)
             assert await worker.map(later) == JobFailed(Why.LOST, BEGAN_ANEW)
             assert await worker.map(later._replace(round=2, is_first=True)) == Mapped(4, 29)
             filtered = await worker.filter(job_2._replace(round=2))
@@ -276,14 +286,14 @@ def test_rounds_have_another_process_while_a_job_waits_for_the_store(tmp_path: P
             made = await worker.ingest(job)
             assert isinstance(made, Ingested), made
             log.take(log.replace([made.segment], 0))
-            first = MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30)
+            first = MapJob(place, 1, made.segment, True, True, None, 1 << 40, 1 << 16, 30, 0.0)
             assert await worker.map(first) == Mapped(4, 29)
             assert worker.process_id is not None
             os.kill(worker.process_id, signal.SIGSTOP)
             waits = asyncio.create_task(worker.ingest(job._replace(number=log.next_number())))
             await asyncio.sleep(0)
             numbers = (log.next_number(), log.next_number())
-            rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400)
+            rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, 0.0)
             assert await worker.filter(rest) == JobFailed(Why.BUSY, BEHIND_STORE)
             assert await worker.map(first._replace(round=2)) == Mapped(4, 29)
             filtered = await worker.filter(rest._replace(round=2))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.node.raft import disk
-from strandline.node.raft.disk import MOST_REST_SECONDS, PIECE_BYTES, RealDisk
+from strandline.node.raft.disk import HALF, MOST_REST_SECONDS, PIECE_BYTES, RealDisk
 
 
 class Played:
@@ -47,7 +47,7 @@ class Played:
 
 
 def written(path: Path, parts: list[bytes | bytearray | memoryview], *, paced: bool = True) -> bytes:
-    file = RealDisk(paced=paced).open(str(path), create=True)
+    file = RealDisk(pace=HALF if paced else None).open(str(path), create=True)
     try:
         file.write_durably(parts)
         return file.pread(10 * PIECE_BYTES, 0)
