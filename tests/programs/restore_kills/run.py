@@ -1,0 +1,242 @@
+"""All nodes killed and all data folders deleted, again and again: is what was restored whole?
+
+    scripts/restore-kills --rounds 10
+
+Three real nodes with 302 partitions, of which the first and the last take records of transactions, each in
+both. So their documents of a restore point are taken far apart, and a point that did not hold decisions still
+would have a part of a transaction. In each round restore points are taken one after the other, all nodes and
+clients are killed at a random moment, the data folders are deleted, and the cluster is restored. Then
+everything is read: each transaction must be in both partitions or in none, each acknowledged record below the
+stated offset in its place, none twice, and the group's offsets at or below what it committed last and the
+restored ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from strandline.cluster.admin_client import AdminClient as Http
+from strandline.cluster.admin_client import Unreachable
+from strandline.cluster.local_restore import restore
+from strandline.cluster.ports import free_ports
+from tests.cluster.real_cluster import RealCluster, running_cluster
+from tests.programs.restore_kills.writing import GROUP, SECONDS, TOPICS
+
+BETWEEN: Final = 300
+"""Partitions between the two that are written to."""
+LEAST_SECONDS: Final = 10.0
+MOST_SECONDS: Final = 16.0
+"""Of load before the nodes are killed."""
+PAUSE_SECONDS: Final = 1.0
+"""Between two restore points; no transaction ends while one is taken."""
+SETTINGS: Final = ("coordinator.partitions=2", "inline.seconds=2", "level_one.reconcile_seconds=2")
+Rows = dict[str, dict[int, str]]
+"""By topic, value by offset."""
+
+
+@dataclass
+class Found:
+    """The counts of a run; those from `torn` on are faults."""
+
+    rounds: int = 0
+    points: int = 0
+    transactions: int = 0
+    """Acknowledged before the kills."""
+    kept: int = 0
+    """Of these, restored."""
+    records: int = 0
+    beyond: int = 0
+    """Acknowledged records without a transaction, and those at or above the stated offsets."""
+    torn: int = 0
+    doubled: int = 0
+    missing: int = 0
+    late_offsets: int = 0
+    """Committed offsets of the group that are above what it committed, or above the restored ends."""
+
+    @property
+    def is_bad(self) -> bool:
+        return any((self.torn, self.doubled, self.missing, self.late_offsets)) or not self.kept
+
+
+def judge(
+    found: Found,
+    ledger: Sequence[Sequence[Any]],
+    rows: Rows,
+    ends: Mapping[str, int],
+    offsets: Mapping[str, int],
+    judged: set[str],
+) -> None:
+    """Count what the ledger of a round and the restored cluster say; those `judged` were torn before."""
+    in_topics = Counter(value for topic in TOPICS for value in set(rows[topic].values()) if "-t" in value)
+    torn = {value for value, count in in_topics.items() if count < len(TOPICS)} - judged
+    judged |= torn
+    found.torn += len(torn)
+    found.doubled += sum(len(values) - len(set(values.values())) for values in rows.values())
+    last: dict[str, int] = {}
+    for kind, *what in ledger:
+        if kind == "transaction":
+            found.transactions += 1
+            found.kept += what[0] in in_topics
+        elif kind == "record":
+            topic, offset, value = what
+            found.records += 1
+            if offset >= ends[topic]:
+                found.beyond += 1
+            else:
+                found.missing += rows[topic].get(offset) != value
+        else:
+            last[what[0]] = max(last.get(what[0], 0), what[1])
+    for topic, offset in offsets.items():
+        found.late_offsets += offset > min(ends[topic], last.get(topic, offset))
+
+
+def run(rounds: int, seed: int, folder: Path) -> Found:
+    """Kill and restore so often; returns the counts."""
+    chance, found = random.Random(seed), Found()
+    judged: set[str] = set()
+    with running_cluster(folder / "cluster", settings=SETTINGS) as cluster:
+        client = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        for name, partitions in ((TOPICS[0], 1), ("between", BETWEEN), (TOPICS[1], 1)):
+            client.create_topics([NewTopic(name, partitions, 3)])[name].result(timeout=SECONDS)
+        for number in range(rounds):
+            ledger, points = _until_killed(cluster, f"{number}", folder / f"ledger-{number}", chance)
+            told = _restored(cluster)
+            ends = {row["topic"]: row["end_offset"] for row in told["partitions"] if row["topic"] in TOPICS}
+            judge(found, ledger, _read(cluster.bootstrap), ends, _offsets(cluster.bootstrap), judged)
+            found.points += points
+            found.rounds += 1
+            print(f"round {found.rounds}: point {told['point']}: {_line(found)}", file=sys.stderr)
+    return found
+
+
+def _until_killed(
+    cluster: RealCluster, name: str, ledger: Path, chance: random.Random
+) -> tuple[list[list[Any]], int]:
+    """Load and restore points, then SIGKILL for all; the ledger, and the number of points."""
+    module = "tests.programs.restore_kills.writing"
+    clients = subprocess.Popen(
+        [sys.executable, "-m", module, cluster.bootstrap, name, str(ledger)], stderr=subprocess.DEVNULL
+    )
+    stopping, taken = threading.Event(), [0]
+
+    def take() -> None:
+        while not stopping.is_set():
+            try:
+                report = Http(cluster.admin[0]).request("POST", "/api/checkpoints", {}, timeout=90.0).body
+            except (Unreachable, OSError):
+                return
+            stopping.wait(PAUSE_SECONDS)
+            taken[0] += isinstance(report, dict) and report.get("restore_point") is not None
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    try:
+        least = time.monotonic() + LEAST_SECONDS + chance.random() * (MOST_SECONDS - LEAST_SECONDS)
+        limit = least + SECONDS
+        while time.monotonic() < least or (not taken[0] and time.monotonic() < limit):
+            time.sleep(0.01)
+        assert taken[0], "no restore point was taken in time"
+    finally:
+        stopping.set()
+        for pid in cluster.pids.values():
+            os.kill(pid, signal.SIGKILL)
+        clients.kill()
+        clients.wait()
+        taking.join()
+    lines = ledger.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines], taken[0]
+
+
+def _restored(cluster: RealCluster) -> dict[str, Any]:
+    """Delete the data folders and restore; what the restore said before it began."""
+    for node in cluster.description.nodes.values():
+        while node.pid is not None:
+            time.sleep(0.01)
+        shutil.rmtree(node.data)
+    told: list[dict[str, Any]] = []
+    restore(
+        cluster.folder,
+        storage=None,
+        options={},
+        settings=(),
+        point=None,
+        choose_ports=free_ports,
+        secure=False,
+        tell=told.append,
+        progress=lambda _: None,
+    )
+    cluster.local.up(timeout=90.0)
+    return told[0]
+
+
+def _read(bootstrap: str) -> Rows:
+    """All committed records of both partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0) for topic in TOPICS])
+    found: Rows = {topic: {} for topic in TOPICS}
+    ended: set[str] = set()
+    limit = time.monotonic() + 3 * SECONDS
+    while len(ended) < len(TOPICS):
+        assert time.monotonic() < limit, f"only {ended} could be read to the end"
+        for message in consumer.consume(500, 1.0):
+            topic, value = message.topic() or "", message.value()
+            if message.error() is not None:
+                ended.add(topic)
+            elif value is not None:
+                found[topic][message.offset() or 0] = value.decode()
+    consumer.close()
+    return found
+
+
+def _offsets(bootstrap: str) -> dict[str, int]:
+    client = AdminClient({"bootstrap.servers": bootstrap})
+    asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(GROUP)])[GROUP]
+    return {
+        one.topic: one.offset for one in asked.result(timeout=SECONDS).topic_partitions if one.offset >= 0
+    }
+
+
+def _line(found: Found) -> str:
+    return ", ".join(f"{getattr(found, one.name)} {one.name.replace('_', ' ')}" for one in fields(found))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it; 1 if anything was wrong."""
+    parser = argparse.ArgumentParser(prog="scripts/restore-kills", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10, help="kills of the whole cluster (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="strandline-restore-") as folder:
+        found = run(options.rounds, options.seed, Path(folder))
+    said = "failed" if found.is_bad else "ok"
+    print(json.dumps({**asdict(found), "ok": not found.is_bad}) if options.json else
+          f"restore-kills {said}: {_line(found)}")  # fmt: skip
+    return int(found.is_bad)
