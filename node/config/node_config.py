@@ -607,11 +607,13 @@ def _check_budget(given: _Given, storage: StorageSection, nodes: int) -> None:
     budget = storage.requests_budget
     if budget is None:
         return
-    least = nodes * MONTH_SECONDS / LONGEST_PUT_SECONDS * storage.put_price * 1e-6
+    sweep = CollectorSection(**given.section("collector")).sweep_seconds
+    least = nodes * MONTH_SECONDS * (1 / LONGEST_PUT_SECONDS + 1 / sweep) * storage.put_price * 1e-6
     if budget.amount < least:
         raise ConfigError(
             f"{given.source('storage.requests_budget')}: storage.requests_budget: {budget} does not pay for "
-            f"a put in {LONGEST_PUT_SECONDS:g} s of each of {nodes} nodes, and batches would time out: "
+            f"a put in {LONGEST_PUT_SECONDS:g} s and a listing in collector.sweep_seconds of each of "
+            f"{nodes} nodes, and batches would time out: "
             f'write "{least:.2f} {budget.currency}/month" or more, correct storage.put_price, or leave it out'
         )
 

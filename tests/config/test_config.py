@@ -108,9 +108,9 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             'like "50 USD/month"',
         ),
         (
-            "storage.requests_budget=4 USD/month",
-            "4 USD/month does not pay for a put in 10 s of each of 3 nodes",
-            'write "4.02 USD/month" or more',
+            "storage.requests_budget=8 USD/month",
+            "does not pay for a put in 10 s and a listing in collector.sweep_seconds of each of 3 nodes",
+            'write "8.04 USD/month" or more',
         ),
         ("storage.put_price=0", "storage.put_price: 0 is no price", "a million requests"),
         ("memory.limit=7", "memory.limit: 7 is less than 1KiB", ""),
