@@ -280,7 +280,10 @@ class NodeParts:
         self.throttles = ClientThrottles(
             lambda: self.controller.machine.client_quotas, config.quotas, loop.time
         )
-        self.kafka = KafkaServer(BrokerHandler(self), loop=loop, config=ServerConfig(), on_problem=self._note)
+        handler = BrokerHandler(self)
+        self.kafka = KafkaServer(
+            handler, loop=loop, config=ServerConfig(), on_problem=self._note, features=handler.features
+        )
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
         elect_leaders.serve(self)

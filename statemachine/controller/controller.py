@@ -35,6 +35,7 @@ from strandline.statemachine.controller.controller_commands import (
     DeleteTopic,
     MoveReplicas,
     ProducerIdBlock,
+    RaiseFeatureLevel,
     ReplaceGroupConfigs,
     ReplaceNode,
     ReplicasJoined,
@@ -184,6 +185,10 @@ class Controller:
     def validate_move(self, command: MoveReplicas) -> Refused | None:
         """The refusal that applying the command now would give; changes nothing."""
         return replica_moves.validate(self._state, command)
+
+    def validate_level(self, command: RaiseFeatureLevel) -> Refused | None:
+        """The refusal that applying the command now would give; changes nothing."""
+        return controller_nodes.level_refused(self._state, command)
 
     def validate_group(self, command: GroupCommand) -> Configs | Refused:
         """The configs that applying the command now would give a group; changes nothing."""

@@ -171,6 +171,19 @@ def _allocate_producer_ids(state: ControllerState, command: AllocateProducerIds)
 
 def _raise_feature_level(state: ControllerState, index: int, command: RaiseFeatureLevel) -> int | Refused:
     """Let entries and snapshots use what `level` brings; there is no way back."""
+    refused = level_refused(state, command)
+    if refused is not None:
+        return refused
+    if command.level > FEATURE_LEVEL:
+        raise _unknown_level(index, command.level)
+    if command.level > state.feature_level:
+        state.feature_level = command.level
+        state.version = index
+    return state.feature_level
+
+
+def level_refused(state: ControllerState, command: RaiseFeatureLevel) -> Refused | None:
+    """The refusal that raising the level now would give; changes nothing."""
     if command.level < state.feature_level:
         reason = (
             f"The cluster is at feature level {state.feature_level}, it cannot go back to {command.level}."
@@ -183,12 +196,7 @@ def _raise_feature_level(state: ControllerState, index: int, command: RaiseFeatu
                 f"{command.level}: upgrade it first."
             )
             return Refused(KafkaError.FEATURE_UPDATE_FAILED, reason)
-    if command.level > FEATURE_LEVEL:
-        raise _unknown_level(index, command.level)
-    if command.level > state.feature_level:
-        state.feature_level = command.level
-        state.version = index
-    return state.feature_level
+    return None
 
 
 def _set_draining(state: ControllerState, index: int, command: SetDraining) -> int | Refused:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.kafka.handlers.client_throttles import ClientThrottles
     from strandline.node.partition.partition import Partition
+    from strandline.node.raft.disk import Disk
     from strandline.node.rpc import MeshCalls
 
 
@@ -74,6 +75,10 @@ class BrokerContext(Protocol):
 
     @property
     def calls(self) -> MeshCalls: ...
+    @property
+    def disk(self) -> Disk:
+        """The disk that the data folder is on."""
+
     @property
     def work_executor(self) -> Executor | None:
         """Threads for work that would hold up the loop; None for the loop's own."""

@@ -25,6 +25,7 @@ from strandline.node.kafka.handlers import (
     delete_records,
     delete_topics,
     describe_groups,
+    describe_log_dirs,
     describe_producers,
     describe_quorum,
     describe_transactions,
@@ -50,12 +51,13 @@ from strandline.node.kafka.handlers import (
     sasl,
     sync_group,
     txn_offset_commit,
+    update_features,
     user_scram_credentials,
     write_txn_markers,
 )
 from strandline.node.kafka.handlers.action_log import CHANGES
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.apis import ApiKey, Feature
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes, response_types
 
@@ -94,6 +96,8 @@ TABLE: Final[Mapping[int, Answering]] = MappingProxyType(
         ApiKey.ELECT_LEADERS: elect_leaders.elect_leaders,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.OFFSET_DELETE: offset_delete.offset_delete,
+        ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs.describe_log_dirs,
+        ApiKey.UPDATE_FEATURES: update_features.update_features,
         ApiKey.DESCRIBE_QUORUM: describe_quorum.describe_quorum,
         ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
         ApiKey.DESCRIBE_PRODUCERS: describe_producers.describe_producers,
@@ -122,6 +126,10 @@ class BrokerHandler:
 
     def __init__(self, context: BrokerContext) -> None:
         self._context = context
+
+    def features(self) -> tuple[int, tuple[Feature, ...]]:
+        """The features of the cluster that ApiVersions tells, and their epoch, which only grows."""
+        return update_features.features(self._context.controller.machine)
 
     def handle(self, request: Request) -> Coroutine[Any, Any, Any]:
         """The coroutine that response_types; nothing of it runs before it is awaited."""

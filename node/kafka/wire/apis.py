@@ -6,7 +6,7 @@ lists exactly these. A request that is not in the table is not served in part ei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
@@ -52,6 +52,7 @@ class ApiKey(IntEnum):
     DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -65,6 +66,7 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
@@ -132,6 +134,7 @@ APIS: Final = _table(
     Api(ApiKey.DELETE_ACLS, 1, 3, flexible=2),
     Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, flexible=4),
     Api(ApiKey.ALTER_CONFIGS, 0, 2, flexible=2),
+    Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, flexible=2),
     Api(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible=2),
     Api(ApiKey.CREATE_PARTITIONS, 0, 3, flexible=2),
     Api(ApiKey.DELETE_GROUPS, 0, 2, flexible=2),
@@ -145,6 +148,7 @@ APIS: Final = _table(
     Api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
     Api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_QUORUM, 0, 2, flexible=0),
+    Api(ApiKey.UPDATE_FEATURES, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible=0),
@@ -168,12 +172,12 @@ class Feature(NamedTuple):
 
 FEATURES: Final = (Feature("group.version", 0, 1, 1), Feature("transaction.version", 0, 2, 2))
 """The consumer protocol of KIP-848 and the transactions of KIP-890: clients look here before they use them.
-Every node of a cluster has the same release's, so nothing is ever to be negotiated."""
+They are the release's; what is negotiated between releases is the cluster's own feature level."""
 
 
-def api_versions_response(version: int) -> Any:
+def api_versions_response(version: int, features: Iterable[Feature] = FEATURES, epoch: int = 0) -> Any:
     """The answer to ApiVersions in one of its versions: the whole table, and from version 3 on features."""
-    return _api_versions(version, ErrorCode.none, tuple(APIS.values()))
+    return _api_versions(version, ErrorCode.none, tuple(APIS.values()), tuple(features), epoch)
 
 
 def unsupported_api_versions_response() -> Any:
@@ -185,7 +189,9 @@ def unsupported_api_versions_response() -> Any:
     return _api_versions(0, ErrorCode.unsupported_version, (APIS[ApiKey.API_VERSIONS],))
 
 
-def _api_versions(version: int, error: ErrorCode, rows: tuple[Api, ...]) -> Any:
+def _api_versions(
+    version: int, error: ErrorCode, rows: tuple[Api, ...], features: tuple[Feature, ...] = (), epoch: int = 0
+) -> Any:
     module: Any = load_payload_module(ApiKey.API_VERSIONS, version, EntityType.response)
     keys = tuple(
         module.ApiVersion(
@@ -196,23 +202,23 @@ def _api_versions(version: int, error: ErrorCode, rows: tuple[Api, ...]) -> Any:
         for row in rows
     )
     throttle = {"throttle_time": _NO_THROTTLE} if version >= 1 else {}
-    features = _features(module, version) if version >= 3 else {}
-    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle, **features)
+    told = _features(module, version, features, epoch) if version >= 3 else {}
+    return module.ApiVersionsResponse(error_code=error, api_keys=keys, **throttle, **told)
 
 
-def _features(module: Any, version: int) -> dict[str, Any]:
+def _features(module: Any, version: int, features: tuple[Feature, ...], epoch: int) -> dict[str, Any]:
     # Clients that speak version 3 cannot read that a feature may be at level 0 (KIP-1022): it is left out.
-    spoken = [feature for feature in FEATURES if version > 3 or feature.first > 0]
+    spoken = [feature for feature in features if version > 3 or feature.first > 0]
     return {
         "supported_features": tuple(
             module.SupportedFeatureKey(name=one.name, min_version=one.first, max_version=one.last)
             for one in spoken
         ),
-        "finalized_features_epoch": 0,
+        "finalized_features_epoch": epoch,
         "finalized_features": tuple(
             module.FinalizedFeatureKey(
                 name=one.name, max_version_level=one.level, min_version_level=one.level
             )
-            for one in FEATURES
+            for one in features
         ),
     }

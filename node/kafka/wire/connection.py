@@ -227,7 +227,8 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(slot, CloseReason.MALFORMED, f"a malformed request: {error}")
         else:
             if slot.header.api_key == ApiKey.API_VERSIONS:
-                self._answer(slot, api_versions_response(slot.header.api_version))
+                epoch, features = self._server.features()
+                self._answer(slot, api_versions_response(slot.header.api_version, features, epoch))
                 return
             self._running += 1
             named = (self._client, slot.size, self._number, self.session)

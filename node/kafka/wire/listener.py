@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from strandline.node.kafka.wire.apis import Feature
 from strandline.node.kafka.wire.handler import Handler
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
@@ -14,6 +16,8 @@ class Listener(Protocol):
     """Shared by all connections of a port; `strandline.node.kafka.wire.server.KafkaServer` implements it."""
 
     handler: Handler
+    features: Callable[[], tuple[int, tuple[Feature, ...]]]
+    """The features that ApiVersions tells, and their epoch, which only grows."""
     loop: asyncio.AbstractEventLoop
     config: ServerConfig
     counters: Counter[str]

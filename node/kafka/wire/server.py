@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.node.kafka.wire.apis import FEATURES, Feature
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
 from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
@@ -59,7 +60,9 @@ class KafkaServer:
         loop: asyncio.AbstractEventLoop,
         config: ServerConfig,
         on_problem: Callable[[ConnectionProblem], None],
+        features: Callable[[], tuple[int, tuple[Feature, ...]]] = lambda: (0, FEATURES),
     ) -> None:
+        self.features = features
         self.handler = handler
         self.loop = loop
         self.config = config

@@ -223,6 +223,11 @@ REQUESTS: Final[dict[ApiKey, list[dict[str, Any]]]] = {
     ApiKey.DESCRIBE_QUORUM: [
         {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
     ],
+    ApiKey.DESCRIBE_LOG_DIRS: [{"topics": None}],
+    ApiKey.UPDATE_FEATURES: [
+        {"timeout": NOW, "validate_only": True, "feature_updates": [
+            {"feature": "strandline.version", "max_version_level": 1, "upgrade_type": 1}]}
+    ],
     ApiKey.DESCRIBE_CLUSTER: [
         {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
     ],

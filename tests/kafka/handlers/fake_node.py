@@ -6,6 +6,7 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -27,6 +28,7 @@ from strandline.node.kafka.wire.codec import RequestHeader, decode_request, enco
 from strandline.node.kafka.wire.handler import EncodedBody, Request
 from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.session import UNNAMED
+from strandline.node.raft.disk import DiskUsage
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import Topic
 from tests.kafka.handlers.fake_cluster import (
@@ -79,6 +81,29 @@ class FakePartitions:
         return self.transfer(group, target)
 
 
+class AtOnce(Executor):
+    """Runs what it is given at once: a virtual clock cannot wait for threads."""
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class FakeDisk:
+    """A disk of 1000 bytes with 400 free, or one that fails."""
+
+    error: OSError | None = None
+
+    def usage(self, path: str) -> DiskUsage:
+        if self.error is not None:
+            raise self.error
+        return DiskUsage(1000, 400)
+
+
 class FakeNode:
     """One node of the cluster; a `BrokerContext`. It leads each partition of topics that `topic` makes."""
 
@@ -96,7 +121,8 @@ class FakeNode:
         self.decisions = DecisionHold(self.loop)
         self.coordinators = Coordinators(self.coordinator_context)
         self.partitions = FakePartitions(self.controller)
-        self.work_executor = None
+        self.work_executor: Executor | None = AtOnce()
+        self.disk = FakeDisk()
         self.authorizer: Authorizer | None = None
         self.actions = ActionLog(self.loop.time)
         self.throttles = ClientThrottles(
