@@ -196,5 +196,14 @@ def test_a_login_is_told_without_its_password(caplog: pytest.LogCaptureFixture) 
 
 
 def test_every_request_that_alters_or_deletes_is_recorded() -> None:
-    verbs = ("CREATE_", "DELETE_", "ALTER_", "INCREMENTAL_", "ELECT_", "WRITE_TXN", "OFFSET_DELETE")
+    verbs = (
+        "CREATE_",
+        "DELETE_",
+        "ALTER_",
+        "INCREMENTAL_",
+        "ELECT_",
+        "UPDATE_",
+        "WRITE_TXN",
+        "OFFSET_DELETE",
+    )
     assert {key for key in ApiKey if key.name.startswith(verbs)} == set(CHANGES)
