@@ -120,9 +120,9 @@ class CheckpointCoordinator:
 
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
-        self._retention = CheckpointPruning(context)
-        self._renewals = Renewals(context)
         self.points = RestorePoints(context)
+        self._retention = CheckpointPruning(context, self.points)
+        self._renewals = Renewals(context)
         context.calls.serve(METHOD, self._serve)
 
     async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109

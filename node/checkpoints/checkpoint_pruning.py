@@ -3,7 +3,8 @@
 A partition's state lists the checkpoints it retains; one without a lease leaves the list by count, by a
 command. The objects go afterwards, by listing: if a node dies between the two, or in the middle of deleting,
 the next checkpoint finds the objects that are left. The states of the controller and of coordinators
-have no such list, because nothing lies outside of them, and keep their newest by count.
+have no such list, because nothing lies outside of them. They keep their newest by count, and those that a
+restore point names: without the controller's document a point is worth nothing.
 
 The command comes before the checkpoint, and the deletion after the checkpoint is published. So the newest
 document that a reader finds has the list of retained checkpoints, and nothing that it names is deleted.
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strandline.node.checkpoints.context import CheckpointContext, Replica
+from strandline.node.checkpoints.restore_points import RestorePoints
 from strandline.node.checkpoints.rounds import CALL_SECONDS
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
 from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
+from strandline.snapshot.restore_point import RestorePointDamaged
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
 
@@ -43,8 +46,9 @@ class _Stored:
 class CheckpointPruning:
     """One per node; also deletes, at others' calls, for the groups that are led here."""
 
-    def __init__(self, context: CheckpointContext) -> None:
+    def __init__(self, context: CheckpointContext, points: RestorePoints) -> None:
         self._context = context
+        self._points = points
         context.calls.serve(METHOD, self._serve)
 
     @property
@@ -78,7 +82,8 @@ class CheckpointPruning:
                     if group == CONTROLLER_GROUP or self._context.coordinators.by_group(group) is not None:
                         return await self._by_count(group, index)
                     return await self._of_partition(group, index)
-                except StoreError as error:
+                except (StoreError, RestorePointDamaged) as error:
+                    # What a point names that cannot be read is not known, so nothing may go.
                     log.warning(
                         "group %d: old checkpoints are kept until the next checkpoint: %s", group, error
                     )
@@ -103,11 +108,13 @@ class CheckpointPruning:
             raise CallFailed("it does not lead the group", unknown=False)
         if index > replica.applied:
             return 0
+        points = await self._points.kept()
+        named = {state.log_index for point in points for state in point.groups if state.group == group}
         names = await self._names_below(group, index)
         # What has a log and no document is no checkpoint. The published one is the newest that is kept.
         readable = [older for older in sorted(names) if names[older].documents]
         oldest = [*readable, index][-self.keep :][0]
-        kept = {older for older in names if older >= oldest}
+        kept = named | {older for older in names if older >= oldest}
         return await self._delete(group, names, kept)
 
     async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:

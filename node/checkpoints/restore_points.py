@@ -22,7 +22,7 @@ from strandline.node.coordinator.decision_hold import (
     RELEASE,
     SETTLE_SECONDS,
 )
-from strandline.node.objectstore.store import MAX_LIST, StoreError
+from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, StoreError
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.restore_point import (
     GroupState,
@@ -120,11 +120,25 @@ class RestorePoints:
                 tuple(sorted(groups)),
             )
             await store.put(point_name(cluster, number), [made.encode()])
-            if len(points) >= KEPT_POINTS:
-                await store.delete_many(points[: len(points) - KEPT_POINTS + 1])
         except StoreError as error:
             raise NoRestorePoint(f"the storage: {error}") from error
+        try:
+            await store.delete_many(points[: 1 - KEPT_POINTS][-MAX_DELETE:])
+        except StoreError as error:
+            log.warning("restore points before the newest %d are kept for now: %s", KEPT_POINTS, error)
         return number
+
+    async def kept(self) -> list[RestorePoint]:
+        """The points that stay, oldest first; raises StoreError, and RestorePointDamaged with its name."""
+        cluster, store = self._context.config.cluster.id, self._context.store
+        names = await store.list(points_prefix(cluster), "", MAX_LIST)
+        kept = []
+        for name in [name for name in names if point_number(name) is not None][-KEPT_POINTS:]:
+            try:
+                kept.append(decode_point(bytes(await store.get(name))))
+            except RestorePointDamaged as error:
+                raise RestorePointDamaged(f"{name}: {error}") from error
+        return kept
 
     async def newest_leases(self) -> list[tuple[int, int]]:
         """Group and log index of each partition that the newest point names; raises StoreError.

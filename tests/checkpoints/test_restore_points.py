@@ -12,9 +12,11 @@ from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.restore_points import KEPT_POINTS, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.restore_publishing import RestorePublishing
 from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
-from strandline.snapshot.names import snapshot_name
+from strandline.node.objectstore.store import StoreError
+from strandline.snapshot.names import group_prefix, parse_name, snapshot_name
 from strandline.snapshot.restore_point import RestorePoint, decode_point, point_name, points_prefix
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tests.checkpoints.cluster import Cluster, take
 from tests.checkpoints.harness import CLUSTER, world
@@ -66,6 +68,67 @@ def test_the_newest_points_stay() -> None:
             assert take(made, cluster).restore_point == number
         assert list(stored(cluster)) == [3, 4, 5]
         assert cluster.store.keys(points_prefix(CLUSTER))[-1] == point_name(CLUSTER, 5)
+
+
+def _named(cluster: Cluster) -> set[str]:
+    """Names of the documents that the kept points name."""
+    points = stored(cluster).values()
+    return {snapshot_name(CLUSTER, *group) for point in points for group in point.groups}
+
+
+@pytest.mark.parametrize("refuse", [set(), {HOLD}], ids=["one topic", "no points"])
+def test_checkpoints_that_are_no_point_leave_the_documents_of_the_points(refuse: set[str]) -> None:
+    with world() as made:
+        cluster = Cluster(made, keep=2)
+        take(made, cluster)
+        for _ in range(5):
+            cluster.refuse = refuse
+            take(made, cluster, None if refuse else ["orders"])
+        assert len(stored(cluster)) == 1
+        assert _named(cluster) <= set(cluster.store.keys(""))
+        there = cluster.store.keys(group_prefix(CLUSTER, CONTROLLER_GROUP))
+        assert len({parse_name(name).log_index for name in there}) == 1 + 2
+        cluster.refuse = set()
+        (first,) = [group for group in _named(cluster) if group in there]
+        for _ in range(KEPT_POINTS):
+            take(made, cluster)
+        assert first not in cluster.store.keys("")
+        assert _named(cluster) <= set(cluster.store.keys(""))
+
+
+def test_nothing_of_the_controller_goes_while_a_point_cannot_be_read() -> None:
+    with world() as made:
+        cluster = Cluster(made, keep=1)
+        take(made, cluster)
+        (name,) = cluster.store.keys(points_prefix(CLUSTER))
+        whole = cluster.store.objects[name]
+        cluster.store.put(name, whole[:-9])
+        for _ in range(3):
+            assert take(made, cluster, ["orders"]).complete
+        there = cluster.store.keys(group_prefix(CLUSTER, CONTROLLER_GROUP))
+        assert len({parse_name(name).log_index for name in there}) == 4
+        cluster.store.put(name, whole)
+        take(made, cluster, ["orders"])
+        there = cluster.store.keys(group_prefix(CLUSTER, CONTROLLER_GROUP))
+        assert len({parse_name(name).log_index for name in there}) == 2
+
+
+def test_a_point_is_one_though_the_points_before_it_cannot_be_deleted() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        for _ in range(KEPT_POINTS):
+            take(made, cluster)
+        works = cluster.store.delete
+
+        def fail(*_: Any) -> Any:
+            raise StoreError("delete", "key", "simulated", retriable=True)
+
+        cluster.store.delete = fail  # type: ignore[method-assign,assignment]
+        assert take(made, cluster).restore_point is not None
+        assert len(stored(cluster)) == KEPT_POINTS + 1
+        cluster.store.delete = works  # type: ignore[method-assign]
+        take(made, cluster)
+        assert len(stored(cluster)) == KEPT_POINTS
 
 
 def test_a_checkpoint_that_lacks_a_group_is_no_point() -> None:
