@@ -170,12 +170,12 @@ class MemoryBudget:
 def budget_of(parts: Weighed) -> MemoryBudget:
     """The budget of a node's caches and workers.
 
-    What a node wrote is of use where it is found: it goes into that cache whether it is read or not. What was
-    fetched was asked for.
+    What a node wrote is of use where it is found, or would be if the cache had not been made smaller: it goes
+    into that cache whether it is read or not. What was fetched was asked for.
     """
     written, fetched, reader = parts.written, parts.fetched, parts.level_one_reader
     shares = (
-        Share(written, lambda: written.hits),
+        Share(written, lambda: written.hits + written.missed_for_size),
         Share(fetched, lambda: fetched.hits + fetched.misses),
         Share(reader.chunks, lambda: reader.chunks.hits + reader.chunks.misses),
         Share(reader.layouts, lambda: reader.layouts.hits + reader.layouts.misses),

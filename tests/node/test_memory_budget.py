@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -16,6 +17,8 @@ from strandline.node.broker.memory_budget import (
     UNUSED_SECONDS,
     MemoryBudget,
     Share,
+    Weighed,
+    budget_of,
 )
 from strandline.node.config.node_config import LEAST_CACHE_BYTES
 from strandline.node.level_one.block_cache import BlockCache
@@ -172,6 +175,69 @@ def test_it_looks_by_itself_until_it_is_closed() -> None:
     rig.uses = [1, 1, 1]
     rig.loop.advance(2 * LOOK_SECONDS)
     assert rig.limits == [2, 2, 2]
+
+
+class Reads:
+    """What a node wrote is read by one consumer, after a minute without one, under a node's budget."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.loop = ManualLoop()  # type: ignore[abstract]
+        self.written = BatchCache(48 * MIB)
+        self.budget = budget_of(
+            cast(
+                "Weighed",
+                SimpleNamespace(
+                    config=SimpleNamespace(memory=SimpleNamespace(limit=limit)),
+                    loop=self.loop,
+                    work_executor=None,
+                    written=self.written,
+                    fetched=BatchCache(32 * MIB),
+                    level_one_reader=SimpleNamespace(chunks=BatchCache(MIB), layouts=BatchCache(MIB)),
+                    level_one_builder=None,
+                    compactor=None,
+                ),
+            )
+        )
+        self.put = 0
+        for _ in range(int(UNUSED_SECONDS) + 2):
+            self._second()
+        assert self.written.max_bytes == LEAST_CACHE_BYTES
+
+    def _second(self) -> None:
+        self.loop.advance(LOOK_SECONDS)
+        self.budget.look()
+
+    def read(self, size: int, *, a_second: int, behind: int, seconds: int) -> list[int]:
+        """Misses in each second, with so many batches written and as many read `behind` them."""
+        found = []
+        for _ in range(seconds):
+            before = self.written.misses
+            for _ in range(a_second):
+                self.put += 1
+                self.written.put(self.put.to_bytes(8, "big"), 0, bytes(size))
+                if self.put > behind:
+                    self.written.get((self.put - behind).to_bytes(8, "big"), 0)
+            found.append(self.written.misses - before)
+            self._second()
+        return found
+
+
+@pytest.mark.parametrize("limit", [None, 4096 * MIB])
+def test_a_cache_comes_back_for_batches_that_the_small_one_cannot_keep(limit: int | None) -> None:
+    reads = Reads(limit)
+    misses = reads.read(3 * MIB, a_second=2, behind=0, seconds=10)
+    assert misses[0] == 2
+    assert misses[2:] == [0] * 8
+    if limit is None:
+        assert reads.written.max_bytes == 48 * MIB
+
+
+@pytest.mark.parametrize("limit", [None, 4096 * MIB])
+def test_a_cache_comes_back_for_a_consumer_that_is_behind_what_the_small_one_holds(limit: int | None) -> None:
+    reads = Reads(limit)
+    misses = reads.read(MIB // 2, a_second=4, behind=12, seconds=20)
+    assert misses[3] == 4
+    assert misses[10:] == [0] * 10
 
 
 class Block:
