@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -125,8 +124,7 @@ def restore(
                 found.create()
             write_private(folder / RESTORING, f"point {plain['point']}\n")
             for each in found.nodes.values():
-                shutil.rmtree(each.data, ignore_errors=True)
-                each.data.mkdir(mode=0o700)
+                data_folders.begin_data_folder(each.data)
             rng = random.SystemRandom()
             made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
             progress("writing the data folders")
@@ -148,6 +146,8 @@ def restore(
 
 
 def _check_described(found: Description, storage: str | None) -> None:
+    from strandline.node.restore.data_folders import removable
+
     if storage is not None and storage not in (found.storage, _absolute(storage)):
         raise CommandFailed(
             f"the cluster in {found.folder} has its objects in {found.storage}",
@@ -161,16 +161,14 @@ def _check_described(found: Description, storage: str | None) -> None:
             f"to restore it, take it down, and move its data folders away: strandline cluster down --cluster"
             f" {found.folder}",
         )
-    if (found.folder / RESTORING).exists():
-        return  # what is there was never started
-    whole = [
-        str(node.data) for node in found.nodes.values() if node.data.is_dir() and any(node.data.iterdir())
-    ]
+    whole = [str(node.data) for node in found.nodes.values() if not removable(node.data)]
     if whole:
+        mark = found.folder / RESTORING
+        first = f"delete {mark}, and " if mark.exists() else ""
         raise CommandFailed(
             f"data folders are still there: {', '.join(whole)}",
-            "start the cluster with them, if they are of a majority of its nodes; else move them away first,"
-            " and what only they hold is lost",
+            f"{first}start the cluster with them, if they are of a majority of its nodes; else move them away"
+            " first, and what only they hold is lost",
         )
 
 

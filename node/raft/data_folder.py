@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from strandline.node.raft.disk import Disk
-from strandline.node.raft.folder_file import FolderError, FolderFields, FolderFile, FolderKey
+from strandline.node.raft.folder_file import FolderError, FolderFields, FolderFile, FolderKey, begin_use
 from strandline.node.raft.wal.format import REPLACE
 
 NO_FOLDER: Final = 0
@@ -81,6 +81,7 @@ class Folder:
 
         `logged` says whether the write-ahead log holds anything. Raises FolderError, and OSError.
         """
+        begin_use(disk, folder)
         file = FolderFile(disk, folder, node, cluster)
         if file.exists():
             return cls(file, file.read(), run_blocking)

@@ -12,6 +12,8 @@ from strandline.node.raft.wal.format import REPLACE
 
 NAME: Final = "identity"
 FORMAT: Final = 1
+UNSTARTED: Final = "restored-and-never-started"
+"""A restore makes this file first in a data folder, and the node's first start removes it."""
 
 
 class FolderError(Exception):
@@ -115,3 +117,13 @@ def has_served(disk: Disk, folder: str, node: int, cluster: str) -> bool:
     """Whether a node's data folder has been part of a cluster; blocking. Raises FolderError, and OSError."""
     file = FolderFile(disk, folder, node, cluster)
     return file.exists() and bool(file.read().incarnation)
+
+
+def begin_use(disk: Disk, folder: str) -> None:
+    """Remove the mark of a restored folder, durably, before its node promises anything; raises OSError.
+
+    From then on the folder may hold what nothing else does, and no restore removes it.
+    """
+    if disk.exists(f"{folder}/{UNSTARTED}"):
+        disk.unlink(f"{folder}/{UNSTARTED}")
+        disk.sync_dir(folder)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from strandline.node.raft.disk import Disk, RealDisk
-from strandline.node.raft.folder_file import FolderFields, FolderFile, FolderKey
+from strandline.node.raft.folder_file import UNSTARTED, FolderFields, FolderFile, FolderKey
 from strandline.node.raft.snapshots.store import SnapshotStore
 from strandline.node.raft.wal.config import WalConfig
 from strandline.node.raft.wal.raft_log import RaftLog
@@ -25,6 +27,34 @@ from strandline.statemachine.controller.controller_state import ControllerState
 
 _MAX_RUN_BYTES: Final = 1 << 20
 """No entry is written, so that this bounds nothing."""
+
+
+def removable(folder: Path) -> bool:
+    """Whether the folder holds nothing that is only there: it is missing, empty, or of a restore and its
+    node never started with it."""
+    return not folder.exists() or (folder / UNSTARTED).is_file() or not any(folder.iterdir())
+
+
+def begin_data_folder(folder: Path) -> None:
+    """Make the folder, with a mark that it is of a restore and was never started, durable on return.
+
+    Replaces one that is `removable`. Its mark goes last, so that a removal that broke off can be repeated.
+    Raises FileExistsError for a folder of anything else, and OSError.
+    """
+    if not removable(folder):
+        raise FileExistsError(f"{folder} holds a node's data")
+    if folder.exists():
+        for each in folder.iterdir():
+            if each.is_dir() and not each.is_symlink():
+                shutil.rmtree(each)
+            elif each.name != UNSTARTED:
+                each.unlink()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    disk = RealDisk()
+    mark = f"{folder}/{UNSTARTED}"
+    if not disk.exists(mark):
+        disk.open(mark, create=True).close()
+        disk.sync_dir(str(folder))
 
 
 async def write_data_folders(

@@ -1,0 +1,58 @@
+"""Data folders that a restore may remove: its own, as long as no node started with them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local_files import RESTORING, Description
+from strandline.cluster.local_restore import _check_described
+from strandline.cluster.ports import usual_ports
+from strandline.node.raft.data_folder import Folder
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.folder_file import UNSTARTED
+from strandline.node.restore.data_folders import begin_data_folder, removable
+
+
+def start(folder: Path) -> None:
+    """As a node does, before it promises anything."""
+    Folder.open(RealDisk(), str(folder), 1, "harbour", random.Random(1), lambda job, then: None, logged=False)
+
+
+def test_a_folder_of_a_restore_can_be_made_again_until_its_node_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for _ in range(2):
+        begin_data_folder(folder)
+        assert [each.name for each in folder.iterdir()] == [UNSTARTED]
+        (folder / "wal").mkdir()
+        (folder / "wal" / "segment").write_bytes(b"entries")
+        (folder / "identity").write_bytes(b"")
+    (folder / "identity").unlink()
+    start(folder)
+    assert not removable(folder)
+    with pytest.raises(FileExistsError, match="holds a node's data"):
+        begin_data_folder(folder)
+    assert (folder / "wal" / "segment").read_bytes() == b"entries"
+
+
+def test_a_repeat_refuses_data_folders_that_were_moved_back(tmp_path: Path) -> None:
+    """They may be the only copies: the restore that broke off had said to go on with them."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    found = Description.new(folder, usual_ports([1, 2, 3]), str(tmp_path / "bucket"), [], secure=False)
+    (folder / RESTORING).write_text("point 1\n")
+    for node in found.nodes.values():
+        node.data.parent.mkdir(parents=True, exist_ok=True)
+        begin_data_folder(node.data)
+    _check_described(found, None)
+    back = found.nodes[2].data
+    (back / UNSTARTED).unlink()
+    (back / "wal").mkdir()
+    with pytest.raises(CommandFailed) as refusal:
+        _check_described(found, None)
+    assert refusal.value.cause == f"data folders are still there: {back}"
+    assert f"delete {folder / RESTORING}, and start the cluster" in refusal.value.cure
+    assert "move them away" in refusal.value.cure
