@@ -23,6 +23,8 @@ from strandline.snapshot.names import CLUSTER_NAME, cluster_prefix
 
 PREFIX: Final = "restore/"
 FORMAT: Final = 1
+ATTEMPT_FORMAT: Final = 2
+"""1 counted steps from the attempt's own point; no release wrote it."""
 _POINT: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/points/([0-9]{{20}})")
 _ATTEMPT: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/attempts/([0-9]{{10}})")
 
@@ -83,19 +85,20 @@ class RestoreAttempt:
     """Number of the restore point that it goes on from."""
     incarnation: str
     """Of the cluster that it makes."""
-    steps: int
-    """The number of times that it moves the numbers of the point on; see docs/restore.md."""
+    lineage: int
+    """The number of times that its numbers moved on since the first of the cluster's lives, which is 0; see
+    docs/restore.md. It is higher than that of every attempt before."""
 
     def encode(self) -> bytes:
         """The object's content."""
         return _checked(
             {
-                "format": FORMAT,
+                "format": ATTEMPT_FORMAT,
                 "cluster": self.cluster,
                 "number": self.number,
                 "point": self.point,
                 "incarnation": self.incarnation,
-                "steps": self.steps,
+                "lineage": self.lineage,
             }
         )
 
@@ -134,7 +137,7 @@ def attempt_number(name: str) -> int | None:
 
 def decode_point(data: bytes) -> RestorePoint:
     """Read a restore point; raises RestorePointDamaged, which says what is wrong."""
-    fields = _read(data)
+    fields = _read(data, FORMAT)
     try:
         return RestorePoint(
             str(fields["cluster"]),
@@ -151,14 +154,14 @@ def decode_point(data: bytes) -> RestorePoint:
 
 def decode_attempt(data: bytes) -> RestoreAttempt:
     """Read the record of an attempt; raises RestorePointDamaged."""
-    fields = _read(data)
+    fields = _read(data, ATTEMPT_FORMAT)
     try:
         return RestoreAttempt(
             str(fields["cluster"]),
             int(fields["number"]),
             int(fields["point"]),
             str(fields["incarnation"]),
-            int(fields["steps"]),
+            int(fields["lineage"]),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise RestorePointDamaged(f"it lacks a field of its format: {error!r}") from None
@@ -174,7 +177,7 @@ def _checked(fields: Mapping[str, Any]) -> bytes:
     return json.dumps({"crc32": crc32(text.encode()), "restore": text}).encode()
 
 
-def _read(data: bytes) -> dict[str, Any]:
+def _read(data: bytes, readable: int) -> dict[str, Any]:
     try:
         outer = json.loads(data)
         text = outer["restore"]
@@ -184,8 +187,8 @@ def _read(data: bytes) -> dict[str, Any]:
         version = fields["format"]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise RestorePointDamaged(f"it is damaged, or not one of Strandline's ({error})") from None
-    if version != FORMAT:
+    if version != readable:
         raise RestorePointDamaged(
-            f"it has format {version}, and this release reads {FORMAT}: use the release that wrote it"
+            f"it has format {version}, and this release reads {readable}: use the release that wrote it"
         )
     return fields

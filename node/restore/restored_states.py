@@ -43,18 +43,27 @@ class RestoredCluster:
     folders: Mapping[int, int]
     """Identity of the new data folder of each node."""
     steps: int
-    """See `steps_since`."""
+    """The number of times that each number moves on from the point; at least 1."""
+    lineage: int
+    """See `next_lineage`."""
 
 
-def steps_since(stored: StoredPoint, now_ms: int) -> int:
-    """The number of times that each number moves on from the point, at this time (Unix ms).
+def point_lineage(stored: StoredPoint) -> int:
+    """The lineage of the cluster that took the point: 0, or as its restore recorded it."""
+    made = stored.point.incarnation
+    return max((attempt.lineage for attempt in stored.attempts if attempt.incarnation == made), default=0)
 
-    Once more than for any attempt since the point, as each may have made a cluster that ran; and once for
-    each day since, in which a cluster may have gone on. A clock that went back does not matter to the first.
+
+def next_lineage(stored: StoredPoint, now_ms: int) -> int:
+    """The number of times that the numbers moved on since the first life, for a restore now (Unix ms).
+
+    Steps count from the first life, not from the point: attempts go on from different points. It is once more
+    than for any attempt, whatever its point, as each may have made a cluster that ran; and once for each day
+    since the point, in which a cluster may have gone on. A clock that went back does not matter to the first.
     """
-    earlier = [attempt.steps for attempt in stored.attempts if attempt.number > stored.point.attempts]
+    newest = max((attempt.lineage for attempt in stored.attempts), default=0)
     days = max(0, now_ms - stored.point.taken_ms) // DAY_MS
-    return 1 + max(earlier, default=0) + days
+    return 1 + days + max(newest, point_lineage(stored))
 
 
 def restored_documents(stored: StoredPoint, made: RestoredCluster) -> Iterator[SnapshotDocument]:

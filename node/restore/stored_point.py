@@ -39,6 +39,11 @@ READS_AT_ONCE: Final = 16
 """Documents that are read in parallel."""
 _NAMED: Final = 3
 """Things that a refusal names; the rest is counted."""
+_POINT_CURE: Final = "bring it back, or name another point with --point"
+_ATTEMPT_CURE: Final = (
+    "bring it back. It is the record of a restore, which says the numbers that the restored cluster may have"
+    " used, so that no point can be restored without it"
+)
 T = TypeVar("T")
 
 
@@ -115,7 +120,7 @@ async def _attempts(store: ObjectStore, owner: Owner) -> tuple[RestoreAttempt, .
     names = await store.list(attempts_prefix(owner.cluster), "", MAX_LIST)
     return tuple(
         [
-            _decoded(name, decode_attempt, bytes(await store.get(name)))
+            _decoded(name, decode_attempt, bytes(await store.get(name)), _ATTEMPT_CURE)
             for name in names
             if attempt_number(name) is not None
         ]
@@ -136,7 +141,7 @@ async def _point(store: ObjectStore, owner: Owner, number: int | None) -> tuple[
         told = ", ".join(map(str, numbers))
         raise CannotRestore(f"there is no restore point {wanted}", f"name one of {told}")
     name = point_name(owner.cluster, wanted)
-    point = _decoded(name, decode_point, bytes(await store.get(name)))
+    point = _decoded(name, decode_point, bytes(await store.get(name)), _POINT_CURE)
     if (point.cluster, point.number) != (owner.cluster, wanted):
         raise CannotRestore(
             f"{name} is restore point {point.number} of cluster {point.cluster!r}",
@@ -264,9 +269,9 @@ def _objects(state: PartitionState, topic_id: bytes, number: int) -> Iterator[st
         yield level_one_name(topic_id, number, one.term, one.unique)
 
 
-def _decoded(name: str, decode: Callable[[bytes], T], data: bytes) -> T:
-    """Decode an object; raises CannotRestore where it is damaged."""
+def _decoded(name: str, decode: Callable[[bytes], T], data: bytes, cure: str) -> T:
+    """Decode an object; raises CannotRestore, with the cure, where it is damaged."""
     try:
         return decode(data)
     except RestorePointDamaged as error:
-        raise CannotRestore(f"{name}: {error}", "bring it back, or name another point with --point") from None
+        raise CannotRestore(f"{name}: {error}", cure) from None

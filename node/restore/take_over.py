@@ -15,7 +15,7 @@ from typing import Final
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, draw_incarnation, read_owner
 from strandline.node.objectstore.store import ObjectStore
-from strandline.node.restore.restored_states import RestoredCluster, steps_since
+from strandline.node.restore.restored_states import RestoredCluster, next_lineage, point_lineage
 from strandline.node.restore.stored_point import CannotRestore, StoredPoint, object_names
 from strandline.snapshot.restore_point import RestoreAttempt, attempt_name
 from strandline.statemachine.controller.controller_state import ControllerState
@@ -58,13 +58,15 @@ async def record_attempt(
     before anything else. Raises StoreError.
     """
     number = 1 + max((attempt.number for attempt in stored.attempts), default=0)
+    lineage = next_lineage(stored, now_ms)
     made = RestoredCluster(
         draw_incarnation(now_ms, rng),
         {node: rng.getrandbits(63) | 1 for node in hosts(stored.controller)},
-        steps_since(stored, now_ms),
+        lineage - point_lineage(stored),
+        lineage,
     )
     cluster = stored.owner.cluster
-    record = RestoreAttempt(cluster, number, stored.point.number, made.incarnation, made.steps)
+    record = RestoreAttempt(cluster, number, stored.point.number, made.incarnation, made.lineage)
     await store.put(attempt_name(cluster, number), [record.encode()])
     return made
 

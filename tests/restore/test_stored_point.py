@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
 from strandline.node.objectstore.store import ObjectStore
@@ -17,13 +20,22 @@ from strandline.node.restore.restored_states import (
     INDEXES,
     TERMS,
     RestoredCluster,
+    next_lineage,
     restored_documents,
-    steps_since,
 )
 from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_point
 from strandline.node.restore.take_over import record_attempt, take_over
+from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
-from strandline.snapshot.restore_point import attempts_prefix, decode_attempt, decode_point, point_name
+from strandline.snapshot.restore_point import (
+    GroupState,
+    RestorePoint,
+    attempts_prefix,
+    decode_attempt,
+    decode_point,
+    point_name,
+)
+from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import load
 from strandline.statemachine.object_names import object_id, object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
@@ -36,6 +48,19 @@ from tests.simulation.world import World
 
 OWNER = Owner(CLUSTER, "first")
 UNIQUE = object_id(1, 1, bytes(range(16)))
+
+
+Documents = dict[int, SnapshotDocument]
+DISTANCES = (TERMS, INDEXES, restored_controller.EPOCHS, restored_controller.PRODUCER_IDS)
+
+
+def _numbers(documents: Documents) -> dict[int, tuple[int, int, int, int]]:
+    """By group: term, log index, cluster epoch, next producer id."""
+    state = load(documents[0].state)
+    return {
+        group: (one.term, one.index, state.cluster_epoch, state.next_producer_id)
+        for group, one in documents.items()
+    }
 
 
 class Stored:
@@ -55,6 +80,25 @@ class Stored:
     def read(self, number: int | None = None) -> StoredPoint:
         found: StoredPoint = self.do(lambda store: read_point(store, number))
         return found
+
+    def take_again(
+        self, point: RestorePoint, made: RestoredCluster, documents: Documents, now_ms: int
+    ) -> int:
+        """A point of the restored cluster, with the states that it began with."""
+        number = 1 + max(int(name.rpartition("/")[2]) for name in self.objects if "/points/" in name)
+        groups = tuple(GroupState(group, one.index, 1) for group, one in sorted(documents.items()))
+        for group, one in documents.items():
+            self.objects[snapshot_name(CLUSTER, group, one.index, 1)] = one.encode()
+        taken = replace(
+            point,
+            number=number,
+            incarnation=made.incarnation,
+            taken_ms=now_ms,
+            attempts=number,
+            groups=groups,
+        )
+        self.objects[point_name(CLUSTER, number)] = taken.encode()
+        return number
 
     def refused(self, number: int | None = None) -> str:
         before = dict(self.objects)
@@ -112,6 +156,19 @@ def test_damaged_documents_are_refused_by_name() -> None:
         assert f"{name}: it is damaged" in stored.refused()
 
 
+def test_a_damaged_record_of_an_attempt_is_no_matter_of_the_point() -> None:
+    with world() as made:
+        stored = Stored(made)
+        found = stored.read()
+        stored.do(lambda store: record_attempt(store, found, now_ms=1, rng=made.rng("restore")))
+        (name,) = stored.cluster.store.keys(attempts_prefix(CLUSTER))
+        stored.objects[name] = stored.objects[name][:-9]
+        refusal = stored.refused(1)
+        assert f"{name}: it is damaged" in refusal
+        assert "It is the record of a restore" in refusal
+        assert "--point" not in refusal
+
+
 def test_objects_that_are_gone_are_found_before_anything_is_done() -> None:
     with world() as made:
         stored = Stored(made)
@@ -151,8 +208,33 @@ def test_terms_indexes_and_epochs_go_on_above_all_that_attempts_before_used() ->
                 assert later[group][0] >= term + TERMS
                 assert later[group][1] >= index + INDEXES
         names = stored.cluster.store.keys(attempts_prefix(CLUSTER))
-        assert [decode_attempt(stored.objects[name]).steps for name in names] == [1, 5, 6]
-        assert steps_since(stored.read(), taken) == 7
+        assert [decode_attempt(stored.objects[name]).lineage for name in names] == [1, 5, 6]
+        assert next_lineage(stored.read(), taken) == 7
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=3, max_size=6))
+@example([(0, 0), (1, 0), (0, 0)])
+def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tuple[int, int]]) -> None:
+    """Each goes on from the point of any life before it, and takes a point of its own; days go by."""
+    with world() as made:
+        stored = Stored(made)
+        points, now = [1], stored.read().point.taken_ms
+        used = [_numbers({one.group: one for one in stored.read().documents.values()})]
+        for choice, days in chain:
+            now += days * DAY_MS
+            found = stored.read(points[choice % len(points)])
+            cluster = stored.do(
+                partial(record_attempt, stored=found, now_ms=now, rng=made.rng(f"{len(points)}"))
+            )
+            documents = {one.group: one for one in restored_documents(found, cluster)}
+            stored.do(partial(take_over, stored=found, made=cluster))
+            used.append(_numbers(documents))
+            points.append(stored.take_again(found.point, cluster, documents, now))
+        for earlier, later in pairwise(used):
+            for group, numbers in earlier.items():
+                for before, after, distance in zip(numbers, later[group], DISTANCES, strict=True):
+                    assert after >= before + distance
 
 
 def test_storage_that_is_still_written_to_or_given_away_is_not_taken_over() -> None:

@@ -50,8 +50,10 @@ def test_a_changed_byte_is_found(at: int) -> None:
 
 
 def test_another_content_or_format_is_refused() -> None:
-    with pytest.raises(RestorePointDamaged, match="lacks a field"):
+    with pytest.raises(RestorePointDamaged, match="format 2, and this release reads 1"):
         decode_point(ATTEMPT.encode())
+    with pytest.raises(RestorePointDamaged, match="format 1, and this release reads 2"):
+        decode_attempt(POINT.encode())
     outer = json.loads(POINT.encode())
     later = outer["restore"].replace('"format": 1', '"format": 2')
     from zlib import crc32
