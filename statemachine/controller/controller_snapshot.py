@@ -44,6 +44,8 @@ _ROWS: Final = (
     "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs", "credentials",
     "acls", "view_programs", "client_quotas", "draining",
 )  # fmt: skip
+FIELDS: Final = ("format", *_SCALARS, *_ROWS)
+"""Of a snapshot at the highest feature level; at a lower one it may have fewer."""
 
 
 def capture(state: ControllerState, *, secrets: bool = True) -> bytes:

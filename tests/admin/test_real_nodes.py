@@ -38,6 +38,12 @@ ABSENT = {
     "strandline_store_hedges_refused_total",
     "strandline_store_hedges_total",
     "strandline_store_hedges_won_total",
+    # Of nodes with `memory.limit`, or with a budget of money.
+    "strandline_memory_limit_bytes",
+    "strandline_store_budget_exceeded_total",
+    "strandline_store_budget_left",
+    "strandline_store_budget_per_month",
+    "strandline_store_spent_total",
     # Of clients above their quotas.
     "strandline_kafka_throttled_seconds_total",
     "strandline_kafka_throttled_total",
