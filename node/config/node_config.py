@@ -28,13 +28,11 @@ from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection
 from strandline.node.config.quotas import QuotasSection
 from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
-from strandline.node.level_zero.money_budget import MONTH_SECONDS
+from strandline.node.level_zero.money_budget import LONGEST_PUT_SECONDS, MONTH_SECONDS
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
 
-LONGEST_PUT_SECONDS: Final = 10.0
-"""Between two puts of a node that a budget must pay for: a third of the 30 s that clients wait."""
 READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
 
 
@@ -603,7 +601,7 @@ def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
 
 
 def _check_budget(given: _Given, storage: StorageSection, nodes: int) -> None:
-    """Raise ConfigError for a budget with which a batch would wait longer than a client does."""
+    """Raise ConfigError for a budget below what a node spends whatever its budget is."""
     budget = storage.requests_budget
     if budget is None:
         return
@@ -613,7 +611,7 @@ def _check_budget(given: _Given, storage: StorageSection, nodes: int) -> None:
         raise ConfigError(
             f"{given.source('storage.requests_budget')}: storage.requests_budget: {budget} does not pay for "
             f"a put in {LONGEST_PUT_SECONDS:g} s and a listing in collector.sweep_seconds of each of "
-            f"{nodes} nodes, and batches would time out: "
+            f"{nodes} nodes, and so many are made whatever is configured: "
             f'write "{least:.2f} {budget.currency}/month" or more, correct storage.put_price, or leave it out'
         )
 

@@ -20,6 +20,8 @@ FIRST_SECONDS: Final = 60.0
 OWN_SHARE: Final = 0.1
 """Of the budget is for puts of level-zero objects whatever else is requested: else they would never end while
 consumers alone read for more than the budget."""
+LONGEST_PUT_SECONDS: Final = 10.0
+"""The longest that a budget keeps two puts apart, however much is owed: clients give up after 30 s."""
 
 
 class Prices(NamedTuple):
@@ -51,6 +53,7 @@ class MoneyBudget:
         self.exceeded = 0.0
         """Spent beyond the budget, for requests that were not held back."""
         self._rate = per_month / MONTH_SECONDS
+        self._own_rate = max(self._rate * OWN_SHARE, prices.put / LONGEST_PUT_SECONDS)
         self._prices = prices
         self._other = other
         self._now = now
@@ -71,7 +74,7 @@ class MoneyBudget:
         price = self._prices.put
         if max(self._left, self._own) >= price * (1 - 1e-6):
             return 0.0
-        return min((price - self._left) / self._rate, (price - self._own) / (self._rate * OWN_SHARE))
+        return min((price - self._left) / self._rate, (price - self._own) / self._own_rate)
 
     def spend(self) -> None:
         """A put begins, which `other` does not count."""
@@ -81,10 +84,11 @@ class MoneyBudget:
 
     def _settle(self) -> None:
         now, other = self._now(), self._other()
-        earned = (now - self._at) * self._rate
+        passed = now - self._at
+        earned = passed * self._rate
         self._at = now
         self._left = min(self._left + earned, self._rate * BURST_SECONDS + self._prices.put)
-        self._own = min(self._own + earned * OWN_SHARE, self._prices.put)
+        self._own = min(self._own + passed * self._own_rate, self._prices.put)
         puts, gets = max(other.puts, self._counted.puts), max(other.gets, self._counted.gets)
         cost = (puts - self._counted.puts) * self._prices.put + (gets - self._counted.gets) * self._prices.get
         self._counted = Requests(puts, gets)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from strandline.node.level_zero.money_budget import (
     BURST_SECONDS,
     FIRST_SECONDS,
+    LONGEST_PUT_SECONDS,
     MONTH_SECONDS,
     OWN_SHARE,
     MoneyBudget,
@@ -20,11 +23,11 @@ RATE = 10.0
 
 
 class Case:
-    def __init__(self) -> None:
+    def __init__(self, rate: float = RATE) -> None:
         self.now = 50.0
         self.other = Requests(0, 0)
         self.budget = MoneyBudget(
-            RATE * PUT * MONTH_SECONDS, Prices(PUT, GET), lambda: self.other, lambda: self.now
+            rate * PUT * MONTH_SECONDS, Prices(PUT, GET), lambda: self.other, lambda: self.now
         )
 
     def begun(self, seconds: float, step: float = 0.01) -> int:
@@ -87,6 +90,23 @@ def test_batches_have_a_share_whatever_else_is_requested() -> None:
     assert count / 1000 == pytest.approx(OWN_SHARE * RATE, rel=0.05)
     assert case.budget.exceeded == pytest.approx((100 - 10 + 1) * 1000 * PUT, rel=0.1)
     assert case.budget.left == pytest.approx(-RATE * PUT * BURST_SECONDS, rel=0.02)
+
+
+@pytest.mark.parametrize("rate", [1 / LONGEST_PUT_SECONDS, 0.2, 0.9])
+def test_a_small_budget_too_lets_no_batch_wait_longer_than_clients_do(rate: float) -> None:
+    """A tenth of the least budget that is accepted would be a put in 100 s."""
+    case = Case(rate)
+    case.begun(FIRST_SECONDS, step=1.0)
+    begun = []
+    for _ in range(600):
+        case.requests(gets=100)
+        wait = case.budget.seconds_to_next()
+        assert wait <= LONGEST_PUT_SECONDS
+        if case.begun(1.0, step=1.0):
+            begun.append(case.now)
+    gaps = [after - before for before, after in pairwise(begun)]
+    assert max(gaps) <= LONGEST_PUT_SECONDS + 1
+    assert len(gaps) == pytest.approx(600 / LONGEST_PUT_SECONDS, abs=3), "and takes no more than that"
 
 
 def test_what_is_owed_beyond_the_burst_is_forgotten() -> None:
