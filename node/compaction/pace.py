@@ -39,11 +39,12 @@ class Pace:
         spent, self._spent = self._processor() - self._spent, self._processor()
         if self._busy_since is None:
             self._busy_since = began
-        took = ended - began
-        if ended - self._busy_since < IN_A_HURRY_SECONDS:
+        rest = took = ended - began
+        if ended - self._busy_since >= IN_A_HURRY_SECONDS:
+            self.job_rests = 0.0
+        elif spent > 0:
             rest = max(0.0, spent * (1 + PROCESSOR_RESTS) - took)
-        else:
-            rest, self.job_rests = took, 0.0
+        # Else there is no worker, and the time is the node's own.
         return min(rest, MAX_REST_SECONDS)
 
     def _processor(self) -> float:

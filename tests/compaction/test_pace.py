@@ -39,7 +39,10 @@ def test_what_a_job_rested_within_itself_counts() -> None:
     work = Work()
     assert work.step(1.9, processor=0.1) == pytest.approx(0.1)
     assert work.step(2.5, processor=0.1) == 0.0
-    assert work.step(0.5) == 0.0
+
+
+def test_a_step_without_a_worker_is_followed_by_as_long_a_rest() -> None:
+    assert Work().step(0.5) == 0.5
 
 
 def test_no_rest_is_longer_than_its_bound() -> None:
@@ -51,7 +54,7 @@ def test_what_was_worked_for_before_is_not_rested_for() -> None:
     """Such as by a process before the upkeep began again."""
     measures = CompactorMeasures()
     measures.cpu_seconds["clean"] = 1000.0
-    assert Pace(measures).rest(0.0, 0.25) == 0.0
+    assert Pace(measures).rest(0.0, 0.25) == 0.25
 
 
 def test_behind_for_a_minute_it_rests_for_as_long_as_it_worked() -> None:
