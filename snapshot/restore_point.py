@@ -49,7 +49,8 @@ class RestorePoint:
     cluster: str
     incarnation: str
     number: int
-    """From 1 on, in the order in which they were taken."""
+    """Log index of the controller's document, so that a point taken later has a higher one. Releases before
+    counted points from 1, which is lower."""
     taken_ms: int
     """Unix ms, by the clock that most nodes agreed on, when the first document was asked for."""
     cluster_epoch: int

@@ -29,7 +29,7 @@ from strandline.node.admin.request_bodies import MAX_CHECKPOINT_SECONDS
 from strandline.node.admin.source import AdminSource
 from strandline.node.admin.transactions import TransactionsApi
 from strandline.node.admin.views import ViewsApi
-from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
+from strandline.node.checkpoints.checkpoint_coordinator import CheckpointUnderWay, UnknownTopic
 from strandline.node.runtime.slices import Slices
 
 SECONDS: Final = dict.fromkeys(
@@ -165,6 +165,8 @@ class AdminApi:
             report = await self._source.checkpoints.take(topics, round(lease_seconds * 1000), seconds)
         except UnknownTopic as error:
             return refusal(404, str(error))
+        except CheckpointUnderWay as error:
+            return refusal(409, str(error))
         finally:
             self._checkpointing = False
         return Json(report.as_dict())

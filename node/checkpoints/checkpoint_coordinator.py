@@ -78,6 +78,10 @@ class UnknownTopic(ValueError):
     """A topic that was asked for does not exist."""
 
 
+class CheckpointUnderWay(Exception):
+    """Another checkpoint was being taken on this node until the time was over."""
+
+
 @dataclass(slots=True)
 class _Part:
     """One group's checkpoint on its way."""
@@ -123,26 +127,44 @@ class CheckpointCoordinator:
         self.points = RestorePoints(context)
         self._retention = CheckpointPruning(context, self.points)
         self._renewals = Renewals(context)
+        self._one = asyncio.Lock()
         context.calls.serve(METHOD, self._serve)
 
     async def take(self, topics: Sequence[str] | None, lease_ms: int, timeout: float) -> CheckpointReport:  # noqa: ASYNC109
         """Take a checkpoint of these topics, or of all, and of the controller; lease it for this many ms.
 
-        Works on any node and returns within `timeout` seconds, with what there is by then. Raises
-        UnknownTopic before anything is done.
+        Works on any node and returns within `timeout` seconds, with what there is by then. A node takes one
+        at a time: raises CheckpointUnderWay if another one does not end within `timeout`. Raises UnknownTopic
+        before anything is done.
         """
         if lease_ms < 0:
             raise ValueError(f"no lease lasts {lease_ms} ms")
-        began = self._context.loop.time()
+        end = self._context.loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(end):
+                await self._one.acquire()
+        except TimeoutError:
+            raise CheckpointUnderWay("a checkpoint is being taken on this node: wait for it") from None
+        try:
+            return await self._take(topics, lease_ms, end)
+        finally:
+            self._one.release()
+
+    async def _take(self, topics: Sequence[str] | None, lease_ms: int, end: float) -> CheckpointReport:
+        loop, point = self._context.loop, _Point()
+        # Without it, a topic whose records are acknowledged might be missing here and from the point.
+        known = await self._context.controller.catch_up((end - loop.time()) / 8)
         partitions = self._partitions(topics)
-        point = _Point()
-        if topics is None:
+        if topics is None and known:
             await self._hold(point)
+        elif topics is None:
+            point.problem = "the controller did not say in time which topics there are"
         peers = tuple(peer.id for peer in self._context.config.cluster.nodes)
         controller = _Part(CONTROLLER_GROUP, None, None, peers)
         parts = [*partitions, controller]
         # What cannot be had in one phase must not take the time of the next.
-        loop, end = self._context.loop, began + timeout
+        began = loop.time()
+        timeout = end - began
         try:
             for share, phase in zip(_SHARES, _phases(partitions), strict=True):
                 await rounds(

@@ -24,6 +24,8 @@ from strandline.node.coordinator.decision_hold import (
 )
 from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, StoreError
 from strandline.node.rpc import CallFailed
+from strandline.snapshot.document import decode
+from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import (
     GroupState,
     RestorePoint,
@@ -35,7 +37,8 @@ from strandline.snapshot.restore_point import (
     point_number,
     points_prefix,
 )
-from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller import controller_snapshot
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 
 log = logging.getLogger(__name__)
@@ -101,15 +104,23 @@ class RestorePoints:
     async def put(self, held: Holding, groups: Sequence[GroupState]) -> int:
         """Name the documents in the storage, and give the point's number; raises NoRestorePoint.
 
+        The number is the log index of the controller's document, which was taken while decisions were held.
+        Only one node holds them at a time. So a later point has a higher number, however late its node puts
+        it, and no two points have the same. A later one may be there already, and then this one is not put.
         Points before the newest ones are deleted. A deletion that fails is repeated with the next point.
         """
         machine, store = self._context.controller.machine, self._context.store
         cluster = self._context.config.cluster.id
+        (controller,) = [state for state in groups if state.group == CONTROLLER_GROUP]
+        number = controller.log_index
         try:
+            await self._check_groups(controller, groups)
             names = await store.list(points_prefix(cluster), "", MAX_LIST)
             attempts = await store.list(attempts_prefix(cluster), "", MAX_LIST)
             points = [name for name in names if point_number(name) is not None]
-            number = 1 + max((point_number(name) or 0 for name in points), default=0)
+            newest = max((point_number(name) or 0 for name in points), default=0)
+            if newest >= number:
+                raise NoRestorePoint(f"restore point {newest}, which was taken later, is there already")
             made = RestorePoint(
                 cluster,
                 machine.incarnation or "",
@@ -127,6 +138,23 @@ class RestorePoints:
         except StoreError as error:
             log.warning("restore points before the newest %d are kept for now: %s", KEPT_POINTS, error)
         return number
+
+    async def _check_groups(self, controller: GroupState, groups: Sequence[GroupState]) -> None:
+        """See that these are the groups that the controller's document knows.
+
+        Raises NoRestorePoint, and StoreError. A topic may have come or gone since the groups were looked up.
+        """
+        name = snapshot_name(self._context.config.cluster.id, *controller)
+        try:
+            state = controller_snapshot.load(decode(bytes(await self._context.store.get(name))).state)
+        except ValueError as error:
+            raise NoRestorePoint(f"the controller's document {name} cannot be read: {error}") from error
+        known = {place.group for topic in state.topics.values() for place in topic.partitions}
+        differing = known.symmetric_difference(one.group for one in groups) - {CONTROLLER_GROUP}
+        if differing:
+            raise NoRestorePoint(
+                f"topics were made or deleted meanwhile, as that of group {min(differing)}: take another"
+            )
 
     async def kept(self) -> list[RestorePoint]:
         """The points that stay, oldest first; raises StoreError, and RestorePointDamaged with its name."""
@@ -184,6 +212,9 @@ class RestorePoints:
 
 
 def _check_all_led(topic: Topic | None, led: Mapping[int, int]) -> None:
+    known = {place.group for place in topic.partitions} if topic else set()
+    if led.keys() - known:
+        raise NoRestorePoint("the first transaction began just now, and this node does not know of it yet")
     missing = [place.group for place in topic.partitions if place.group not in led] if topic else []
     if missing:
         raise NoRestorePoint(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Final
 
-from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
+from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator, CheckpointUnderWay
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.controller.periodic import PeriodicPart
 
@@ -68,13 +68,17 @@ class RestorePublishing(PeriodicPart):
             return
         self._due = now + self.interval
         lease_ms = round((SPARE_LEASES * self.interval + TAKE_SECONDS) * 1000)
-        report = None
+        why: str | None = "a partition has no leader"
         if self._all_led():
-            report = await self._coordinator.take(None, lease_ms, min(TAKE_SECONDS, self.interval))
-            if report.restore_point is not None:
-                log.info("restore point %d is taken", report.restore_point)
-                return
-        why = report.no_restore_point if report is not None else "a partition has no leader"
+            try:
+                report = await self._coordinator.take(None, lease_ms, min(TAKE_SECONDS, self.interval))
+            except CheckpointUnderWay as error:
+                why = str(error)
+            else:
+                if report.restore_point is not None:
+                    log.info("restore point %d is taken", report.restore_point)
+                    return
+                why = report.no_restore_point
         log.warning("no restore point is taken: %s; the newest one is kept", why)
         leases = await self._coordinator.points.newest_leases()
         if leases:

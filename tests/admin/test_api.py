@@ -23,7 +23,7 @@ from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.openapi import OPENAPI
 from strandline.node.admin.pages import MAX_PAGE
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.checkpoints.checkpoint_coordinator import UnknownTopic
+from strandline.node.checkpoints.checkpoint_coordinator import CheckpointUnderWay, UnknownTopic
 from strandline.node.level_zero.batcher import Batcher, Stored
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
@@ -382,6 +382,8 @@ async def test_a_checkpoint_is_taken_as_asked_and_one_at_a_time(tmp_path: Path) 
         assert node.checkpoints.asked == [(["orders"], 1500, 7.0), (None, 3_600_000, 60.0)]
         node.checkpoints.error = UnknownTopic("there is no topic x")
         assert refused(await client.ask("POST", "/api/checkpoints", b'{"topics": ["x"]}'), 404)
+        node.checkpoints.error = CheckpointUnderWay("one is being taken: wait for it")
+        assert "wait for it" in refused(await client.ask("POST", "/api/checkpoints", b"{}"), 409)
         node.checkpoints.error = RuntimeError("a bug")
         assert "log" in refused(await client.ask("POST", "/api/checkpoints", b"{}"), 500)
         node.checkpoints.error = None

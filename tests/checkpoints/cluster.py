@@ -39,13 +39,16 @@ class Cluster:
     `down` are nodes that apply nothing and answer nothing; `leaderless` are groups nobody leads; `deposed`
     are groups whose leader is none any more without knowing it. `calls` are (node, group) of each checkpoint
     asked for. `now_ms` is what the leaders' clocks say. `refuse` are methods whose calls come to nothing;
-    `led` are coordinators of transactions that every node has.
+    `led` are coordinators of transactions that every node has. `behind` are nodes whose controller applies
+    nothing before it has to.
     """
 
     def __init__(self, made: World, keep: int = 8) -> None:
         self.nodes = [started(made, node) for node in NODES]
         self.store = SimStore(made)
         self.down: set[int] = set()
+        self.behind: set[int] = set()
+        self.late: dict[int, list[tuple[int, bytes]]] = {node: [] for node in NODES}
         self.leaderless: set[int] = set()
         self.deposed: set[int] = set()
         self.keep = keep
@@ -77,15 +80,8 @@ class Cluster:
         for node in NODES:
             self.control(registration(node))
         self.replicas: dict[int, dict[int, Replica]] = {}
-        for number, (name, count) in enumerate((("orders", 3), ("clicks", 2)), 1):
-            topic = self.control(CreateTopic(topic_id(number), name, count, 3, None, [], self.index))
-            for partition in topic.partitions:
-                self.replicas[partition.group] = {
-                    node: Replica(self.publishers[node], group=partition.group) for node in NODES
-                }
-                for replica in self.replicas[partition.group].values():
-                    replica.begin_term(1)
-                    replica.write()
+        self.create(1, "orders", 3)
+        self.create(2, "clicks", 2)
         self.holds = {node.id: DecisionHold(node.loop) for node in self.nodes}
         for number, hold in self.holds.items():
             calls: Any = SimpleNamespace(serve=partial(self._serve, number))
@@ -94,6 +90,17 @@ class Cluster:
             node.id: CheckpointCoordinator(cast(CheckpointContext, self.context(node.id)))
             for node in self.nodes
         }
+
+    def create(self, number: int, name: str, count: int) -> None:
+        """A topic of so many partitions, with a record in each."""
+        topic = self.control(CreateTopic(topic_id(number), name, count, 3, None, [], self.index))
+        for partition in topic.partitions:
+            self.replicas[partition.group] = {
+                node: Replica(self.publishers[node], group=partition.group) for node in NODES
+            }
+            for replica in self.replicas[partition.group].values():
+                replica.begin_term(1)
+                replica.write()
 
     def context(self, node: int) -> SimpleNamespace:
         return SimpleNamespace(
@@ -111,7 +118,10 @@ class Cluster:
             ),
             host=SimpleNamespace(groups={0: _ControllerGroup(self, node)}),
             controller=SimpleNamespace(
-                machine=self.controllers[node], submit=self.submit, leader=CONTROLLER_LEADER
+                machine=self.controllers[node],
+                submit=partial(self.submit, node),
+                catch_up=partial(self.catch_up, node),
+                leader=CONTROLLER_LEADER,
             ),
             leaders=SimpleNamespace(leader_of=lambda group: self.leader_of(group)),
             store=self.store.client(self.nodes[node - 1]),
@@ -130,15 +140,34 @@ class Cluster:
         result = None
         for node in NODES:
             if node not in self.down:
-                self.recorders[node].applied(self.index, 1, encode(command))
-                result = self.controllers[node].apply(self.index, 1, encode(command))
+                self.late[node].append((self.index, encode(command)))
+                if node not in self.behind:
+                    result = self.apply(node)
         return result
 
-    async def submit(self, command: Command, timeout: float) -> Any:  # noqa: ASYNC109
+    def apply(self, node: int) -> Any:
+        """Have a node's controller apply all that it has yet to; gives the last one's result."""
+        result = None
+        while self.late[node]:
+            index, entry = self.late[node].pop(0)
+            self.recorders[node].applied(index, 1, entry)
+            result = self.controllers[node].apply(index, 1, entry)
+        return result
+
+    async def catch_up(self, node: int, timeout: float) -> bool:  # noqa: ASYNC109
+        if 0 in self.leaderless:
+            await asyncio.sleep(timeout)
+            return False
+        self.apply(node)
+        return True
+
+    async def submit(self, node: int, command: Command, timeout: float) -> Any:  # noqa: ASYNC109
         if 0 in self.leaderless:
             await asyncio.sleep(timeout)
             return Unavailable("the controller has no leader", unknown=False)
-        return self.control(command)
+        result = self.control(command)
+        self.apply(node)
+        return result
 
     def leader_of(self, group: int) -> Leader | None:
         return None if group in self.leaderless else Leader(group % 3 + 1, 1)

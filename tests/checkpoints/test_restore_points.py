@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from strandline.node.checkpoints import restore_publishing
+from strandline.node.checkpoints.checkpoint_coordinator import CheckpointReport, CheckpointUnderWay
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.restore_points import KEPT_POINTS, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.restore_publishing import RestorePublishing
+from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
 from strandline.node.objectstore.store import StoreError
 from strandline.snapshot.names import group_prefix, parse_name, snapshot_name
 from strandline.snapshot.restore_point import RestorePoint, decode_point, point_name, points_prefix
-from strandline.statemachine.controller.controller_commands import CreateInternalTopic
+from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tests.checkpoints.cluster import Cluster, take
@@ -36,8 +39,10 @@ def test_a_checkpoint_of_all_topics_is_a_point_and_names_a_document_of_each_grou
     with world() as made:
         cluster = Cluster(made)
         report = take(made, cluster, node=2)
-        assert (report.restore_point, report.no_restore_point) == (1, None)
-        point = stored(cluster)[1]
+        (number,) = stored(cluster)
+        assert (report.restore_point, report.no_restore_point) == (number, None)
+        point = stored(cluster)[number]
+        assert number == report.checkpoints[-1].index == point.groups[0].log_index
         assert (point.cluster, point.incarnation, point.attempts) == (CLUSTER, "first", 0)
         assert [group.group for group in point.groups] == [0, 1, 2, 3, 4, 5]
         there = set(cluster.store.keys(""))
@@ -64,10 +69,113 @@ def test_groups_are_asked_before_partitions_and_transactions_after_them() -> Non
 def test_the_newest_points_stay() -> None:
     with world() as made:
         cluster = Cluster(made)
-        for number in range(1, KEPT_POINTS + 3):
-            assert take(made, cluster).restore_point == number
-        assert list(stored(cluster)) == [3, 4, 5]
-        assert cluster.store.keys(points_prefix(CLUSTER))[-1] == point_name(CLUSTER, 5)
+        numbers = [take(made, cluster).restore_point or 0 for _ in range(KEPT_POINTS + 2)]
+        assert list(stored(cluster)) == numbers[-KEPT_POINTS:] == sorted(numbers)[-KEPT_POINTS:]
+        assert cluster.store.keys(points_prefix(CLUSTER))[-1] == point_name(CLUSTER, numbers[-1])
+
+
+def test_a_point_that_is_put_late_does_not_become_the_newest() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        points = _points(cluster)
+        older = take(made, cluster, node=2).restore_point or 0
+        groups = stored(cluster)[older].groups
+
+        async def put() -> None:
+            held = await points.begin()
+            await points.end(held)
+            with pytest.raises(NoRestorePoint, match="which was taken later, is there already"):
+                await points.put(held, groups)
+
+        run(made, cluster.nodes[0], put())
+        assert list(stored(cluster)) == [older], "the same number twice"
+        newest = take(made, cluster, node=3).restore_point
+        before = dict(cluster.store.objects)
+        del cluster.store.objects[point_name(CLUSTER, older)]
+        run(made, cluster.nodes[0], put())
+        assert list(stored(cluster)) == [newest]
+        assert before.items() >= cluster.store.objects.items()
+
+
+def test_a_node_takes_one_checkpoint_at_a_time() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        coordinator = cluster.coordinators[1]
+
+        async def both() -> tuple[CheckpointReport, CheckpointReport]:
+            return await asyncio.gather(
+                coordinator.take(None, 1_000, 9.0), coordinator.take(None, 1_000, 9.0)
+            )
+
+        reports = run(made, cluster.nodes[0], both())
+        assert [report.restore_point for report in reports] == list(stored(cluster))
+        assert len(stored(cluster)) == 2
+
+        async def too_short() -> None:
+            first = asyncio.ensure_future(coordinator.take(None, 1_000, 8.0))
+            await asyncio.sleep(0)
+            with pytest.raises(CheckpointUnderWay, match="wait for it"):
+                await coordinator.take(["orders"], 1_000, 1.0)
+            await first
+
+        cluster.leaderless = {4}
+        run(made, cluster.nodes[0], too_short())
+        cluster.leaderless = set()
+        assert take(made, cluster).restore_point is not None
+
+
+def test_a_node_that_is_behind_takes_a_point_with_the_topics_it_had_yet_to_hear_of() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.behind = {2}
+        cluster.create(3, "new", 1)
+        report = take(made, cluster, node=2)
+        assert report.complete
+        assert [group.group for group in stored(cluster)[report.restore_point or 0].groups] == [*range(7)]
+        cluster.create(4, "newer", 1)
+        assert take(made, cluster, ["newer"], node=2).complete
+
+
+def test_there_is_no_point_without_the_controllers_word_on_topics() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.leaderless = {0}
+        made.call_later(2.0, cluster.leaderless.clear)
+        report = take(made, cluster, timeout=8.0)
+        assert report.complete
+        assert "did not say in time which topics" in str(report.no_restore_point)
+        assert not stored(cluster)
+
+
+@pytest.mark.parametrize("change", ["create", "delete"])
+def test_there_is_no_point_when_topics_change_meanwhile(change: str) -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        works = cluster.leader_of
+        changed: list[int] = []
+
+        def leader_of(group: int) -> Leader | None:
+            if not changed:
+                changed.append(group)
+                if change == "create":
+                    cluster.create(3, "new", 1)
+                else:
+                    cluster.control(DeleteTopic(topic_id(2)))
+            return works(group)
+
+        cluster.leader_of = leader_of  # type: ignore[method-assign]
+        report = take(made, cluster)
+        why = f"topics were made or deleted meanwhile, as that of group {6 if change == 'create' else 4}"
+        assert why in str(report.no_restore_point)
+        assert not stored(cluster)
+        assert changed
+
+
+def test_there_is_no_point_while_a_coordinator_of_transactions_is_unknown_here() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.led = [(77, Led())]
+        assert "the first transaction began just now" in str(take(made, cluster).no_restore_point)
 
 
 def _named(cluster: Cluster) -> set[str]:
@@ -234,14 +342,14 @@ def test_points_are_taken_now_and_then_and_a_point_that_is_not_followed_keeps_it
         made.run(made.now + 90.0)
         assert not stored(cluster)
         made.run(made.now + 15.0)
-        assert list(stored(cluster)) == [1]
+        assert len(stored(cluster)) == 1
         made.run(made.now + 100.0)
-        assert list(stored(cluster)) == [1, 2]
-        (point,) = [group for group in stored(cluster)[2].groups if group.group == 1]
+        _, newest = points = list(stored(cluster))
+        (point,) = [group for group in stored(cluster)[newest].groups if group.group == 1]
         cluster.leaderless = {4}
         cluster.now_ms += 100_000
         made.run(made.now + 130.0)
-        assert list(stored(cluster)) == [1, 2]
+        assert list(stored(cluster)) == points
         leases = {one.log_index: one for one in cluster.replicas[1][1].machine.checkpoints.retained}
         lasts = restore_publishing.SPARE_LEASES * 100_000 + 60_000
         assert leases[point.log_index].lease_until == cluster.now_ms + lasts

@@ -50,6 +50,7 @@ class Told:
     """What the tests tell each other."""
 
     acknowledged: Records
+    point: int
     incarnation: str
     epochs: dict[int, int]
     open_transaction: Producer
@@ -196,9 +197,10 @@ def test_what_a_restore_would_bring_back_is_said_and_not_done_while_the_cluster_
     Told.incarnation = owner(cluster)["incarnation"]
 
     report = checkpoint(cluster)
-    assert (report["restore_point"], report["no_restore_point"]) == (1, None)
+    assert report["no_restore_point"] is None
+    Told.point = report["restore_point"]
     told = as_json(run("--dry-run", "--json"))
-    assert (told["point"], told["restored"], told["incarnation"]) == (1, False, Told.incarnation)
+    assert (told["point"], told["restored"], told["incarnation"]) == (Told.point, False, Told.incarnation)
     assert told["nodes"] == [1, 2, 3]
     assert {one["partition"]: one["end_offset"] for one in told["partitions"]} == ends(cluster)
     refused = run()
@@ -272,7 +274,7 @@ def test_a_restore_that_breaks_off_is_repeated_and_numbers_never_come_twice(
     with pytest.raises(CommandFailed, match=r"a restore into .* broke off"):
         cluster.start(1)
     told = as_json(run("--json"))
-    assert (told["point"], told["restored"]) == (1, True)
+    assert (told["point"], told["restored"]) == (Told.point, True)
     assert not (cluster.folder / RESTORING).exists()
     epochs = _leader_epochs(cluster)
     assert all(epochs[number] > Told.epochs[number] + (1 << 22) for number in range(PARTITIONS))
@@ -280,7 +282,7 @@ def test_a_restore_that_breaks_off_is_repeated_and_numbers_never_come_twice(
     assert all(
         word not in (b"again", b"of the restored cluster") for rows in found.values() for _, word in rows
     )
-    assert checkpoint(cluster)["restore_point"] == 2
+    assert checkpoint(cluster)["restore_point"] > Told.point
 
 
 def _leader_epochs(cluster: RealCluster) -> dict[int, int]:

@@ -71,7 +71,8 @@ class Stored:
         self.cluster = Cluster(made)
         self.objects = self.cluster.store.objects
         self.objects[KEY] = OWNER.document().encode()
-        assert take(made, self.cluster).restore_point == 1
+        self.number = take(made, self.cluster).restore_point or 0
+        assert self.number
 
     def do(self, work: Callable[[ObjectStore], Coroutine[Any, Any, Any]]) -> Any:
         node = self.cluster.nodes[0]
@@ -110,8 +111,9 @@ class Stored:
 
 def test_a_point_is_read_with_the_ends_of_its_partitions() -> None:
     with world() as made:
-        found = Stored(made).read()
-        assert (found.owner, found.point.number, found.attempts) == (OWNER, 1, ())
+        stored = Stored(made)
+        found = stored.read()
+        assert (found.owner, found.point.number, found.attempts) == (OWNER, stored.number, ())
         assert [(one.topic, one.partition, one.start_offset, one.end_offset) for one in found.partitions] == [
             *(("orders", number, 0, 1) for number in range(3)),
             *(("clicks", number, 0, 1) for number in range(2)),
@@ -138,9 +140,9 @@ def test_empty_and_foreign_storage_is_refused() -> None:
 def test_damaged_documents_are_refused_by_name() -> None:
     with world() as made:
         stored = Stored(made)
-        name = point_name(CLUSTER, 1)
+        name = point_name(CLUSTER, stored.number)
         point = decode_point(stored.objects[name])
-        assert "there is no restore point 4: name one of 1" in stored.refused(4)
+        assert f"there is no restore point 4: name one of {stored.number}" in stored.refused(4)
         for group in point.groups[0], point.groups[2]:
             document = snapshot_name(CLUSTER, *group)
             whole = stored.objects[document]
@@ -174,14 +176,14 @@ def test_objects_that_are_gone_are_found_before_anything_is_done() -> None:
         stored = Stored(made)
         for replica in stored.cluster.replicas[1].values():
             replica.apply(Append(EpochWindow(1, 1, 1), [Placeholder(1, 1_000, 10, 1, 0, UNIQUE)]))
-        assert take(made, stored.cluster).restore_point == 2
+        assert take(made, stored.cluster).restore_point
         named = object_name(1, UNIQUE)
         assert f"are gone, of orders-0 ({named})" in stored.refused()
         stored.objects[named] = b"a batch..."
         stored.objects[object_name(2, UNIQUE)] = b"of later"
         found = stored.read()
         assert (found.named_objects, found.later_objects) == (1, 1)
-        assert stored.read(1).later_points == 1
+        assert stored.read(stored.number).later_points == 1
 
 
 def test_terms_indexes_and_epochs_go_on_above_all_that_attempts_before_used() -> None:
@@ -219,7 +221,7 @@ def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tu
     """Each goes on from the point of any life before it, and takes a point of its own; days go by."""
     with world() as made:
         stored = Stored(made)
-        points, now = [1], stored.read().point.taken_ms
+        points, now = [stored.number], stored.read().point.taken_ms
         used = [_numbers({one.group: one for one in stored.read().documents.values()})]
         for choice, days in chain:
             now += days * DAY_MS
