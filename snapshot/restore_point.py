@@ -26,7 +26,7 @@ FORMAT: Final = 1
 ATTEMPT_FORMAT: Final = 2
 """1 counted steps from the attempt's own point; no release wrote it."""
 _POINT: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/points/([0-9]{{20}})")
-_ATTEMPT: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/attempts/([0-9]{{10}})")
+_ATTEMPT: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/attempts/([0-9]{{10}})(-[0-9a-f]{{16}})")
 
 
 class RestorePointDamaged(ValueError):
@@ -119,9 +119,13 @@ def point_name(cluster: str, number: int) -> str:
     return f"{points_prefix(cluster)}{number:020d}"
 
 
-def attempt_name(cluster: str, number: int) -> str:
-    """`restore/<cluster>/attempts/<number, 10 digits>`."""
-    return f"{attempts_prefix(cluster)}{number:010d}"
+def attempt_name(cluster: str, number: int, unique: int) -> str:
+    """`restore/<cluster>/attempts/<number, 10 digits>-<unique, 16 hex digits>`.
+
+    Two attempts at once may have the same number. `unique`, of 64 bits, keeps their records apart, as the
+    storage cannot refuse the second of two puts.
+    """
+    return f"{attempts_prefix(cluster)}{number:010d}-{unique:016x}"
 
 
 def point_number(name: str) -> int | None:

@@ -106,7 +106,7 @@ async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoi
             f"the storage has no object {KEY!r}, which names the cluster that it belongs to",
             "name the folder or prefix that the cluster had as storage.url",
         )
-    attempts = await _attempts(store, owner)
+    attempts = await read_attempts(store, owner.cluster)
     point, later = await _point(store, owner, number)
     _check_incarnation(owner, point, attempts)
     documents = await _documents(store, point)
@@ -116,15 +116,17 @@ async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoi
     return found
 
 
-async def _attempts(store: ObjectStore, owner: Owner) -> tuple[RestoreAttempt, ...]:
-    names = await store.list(attempts_prefix(owner.cluster), "", MAX_LIST)
-    return tuple(
-        [
-            _decoded(name, decode_attempt, bytes(await store.get(name)), _ATTEMPT_CURE)
-            for name in names
-            if attempt_number(name) is not None
-        ]
-    )
+async def read_attempts(store: ObjectStore, cluster: str) -> tuple[RestoreAttempt, ...]:
+    """All records of attempts to restore, in the order of names. Raises CannotRestore, StoreError."""
+    found: list[RestoreAttempt] = []
+    prefix, after = attempts_prefix(cluster), ""
+    while names := await store.list(prefix, after, MAX_LIST):
+        for name in names:
+            if attempt_number(name) is not None:
+                data = bytes(await store.get(name))
+                found.append(_decoded(name, decode_attempt, data, _ATTEMPT_CURE))
+        after = names[-1]
+    return tuple(found)
 
 
 async def _point(store: ObjectStore, owner: Owner, number: int | None) -> tuple[RestorePoint, int]:

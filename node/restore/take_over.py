@@ -16,7 +16,7 @@ from typing import Final
 from strandline.node.objectstore.storage_owner import KEY, Owner, draw_incarnation, read_owner
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.restore.restored_states import RestoredCluster, next_lineage, point_lineage
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, object_names
+from strandline.node.restore.stored_point import CannotRestore, StoredPoint, object_names, read_attempts
 from strandline.snapshot.restore_point import RestoreAttempt, attempt_name
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.restored_controller import hosts
@@ -55,7 +55,7 @@ async def record_attempt(
     """Record in the storage that a cluster is restored from this point, and decide its identity.
 
     The number of attempts is what keeps the numbers of two restored clusters apart, so the record comes
-    before anything else. Raises StoreError.
+    before anything else. Raises StoreError, and CannotRestore if another attempt began meanwhile.
     """
     number = 1 + max((attempt.number for attempt in stored.attempts), default=0)
     lineage = next_lineage(stored, now_ms)
@@ -67,12 +67,28 @@ async def record_attempt(
     )
     cluster = stored.owner.cluster
     record = RestoreAttempt(cluster, number, stored.point.number, made.incarnation, made.lineage)
-    await store.put(attempt_name(cluster, number), [record.encode()])
+    await store.put(attempt_name(cluster, number, rng.getrandbits(64)), [record.encode()])
+    await _check_alone(store, stored, made)
     return made
+
+
+async def _check_alone(store: ObjectStore, stored: StoredPoint, made: RestoredCluster) -> None:
+    """Raise CannotRestore if there is an attempt that this one did not count in.
+
+    Each of two attempts at once records itself before it looks, so that at least one sees the other.
+    """
+    known = {made.incarnation, *(attempt.incarnation for attempt in stored.attempts)}
+    others = [one for one in await read_attempts(store, stored.owner.cluster) if one.incarnation not in known]
+    if others:
+        raise CannotRestore(
+            f"another restore of {stored.owner} began meanwhile, of incarnation {others[0].incarnation}",
+            "see to it that only one restore runs, then repeat this one if the other did not end well",
+        )
 
 
 async def take_over(store: ObjectStore, stored: StoredPoint, made: RestoredCluster) -> None:
     """Give the storage to the restored cluster; raises StoreError, and CannotRestore if it is in use."""
+    await _check_alone(store, stored, made)
     found = await read_owner(store)
     if found != stored.owner:
         raise CannotRestore(

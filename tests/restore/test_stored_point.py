@@ -239,6 +239,30 @@ def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tu
                     assert after >= before + distance
 
 
+def test_of_two_restores_at_once_both_are_recorded_and_one_at_most_goes_on() -> None:
+    with world() as made:
+        stored = Stored(made)
+        first, second = stored.read(), stored.read()
+
+        def recorded(found: StoredPoint, name: str) -> RestoredCluster:
+            work = partial(record_attempt, stored=found, now_ms=1, rng=made.rng(name))
+            cluster: RestoredCluster = stored.do(work)
+            return cluster
+
+        cluster = recorded(first, "first")
+        with pytest.raises(CannotRestore, match=r"another restore of .* began meanwhile"):
+            recorded(second, "second")
+        assert len(stored.cluster.store.keys(attempts_prefix(CLUSTER))) == 2
+        with pytest.raises(CannotRestore, match=r"another restore of .* began meanwhile"):
+            stored.do(lambda store: take_over(store, first, cluster))
+        assert json.loads(stored.objects[KEY])["incarnation"] == OWNER.incarnation
+        again = stored.read()
+        cluster = recorded(again, "third")
+        assert cluster.lineage == 1 + max(attempt.lineage for attempt in again.attempts)
+        stored.do(lambda store: take_over(store, again, cluster))
+        assert stored.read().owner.incarnation == cluster.incarnation
+
+
 def test_storage_that_is_still_written_to_or_given_away_is_not_taken_over() -> None:
     with world() as made:
         stored = Stored(made)

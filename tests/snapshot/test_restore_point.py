@@ -35,8 +35,8 @@ def test_names_are_in_the_order_of_numbers() -> None:
     names = [point_name("harbour", number) for number in (1, 9, 10, 11_000)]
     assert names == sorted(names)
     assert [point_number(name) for name in names] == [1, 9, 10, 11_000]
-    assert attempt_number(attempt_name("harbour", 3)) == 3
-    assert point_number(attempt_name("harbour", 3)) is attempt_number(names[0]) is None
+    assert attempt_number(attempt_name("harbour", 3, 5)) == 3
+    assert point_number(attempt_name("harbour", 3, 5)) is attempt_number(names[0]) is None
     with pytest.raises(ValueError, match="cannot stand in an object's name"):
         points_prefix("a/b")
 
