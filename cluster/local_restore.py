@@ -121,12 +121,13 @@ def restore(
             tell(plain)
             if there is None:
                 found.check(found.settings)
+            rng = random.SystemRandom()
+            made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
+            if there is None:
                 found.create()
             write_private(folder / RESTORING, f"point {plain['point']}\n")
             for each in found.nodes.values():
                 data_folders.begin_data_folder(each.data)
-            rng = random.SystemRandom()
-            made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
             progress("writing the data folders")
             await data_folders.write_data_folders(
                 {node: str(each.data) for node, each in found.nodes.items()},

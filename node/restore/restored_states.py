@@ -28,8 +28,11 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.transactions.restored_transactions import resumed
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
-TERMS: Final = 1 << 22
-"""Terms for each step: 48 elections a second for a day."""
+TERMS: Final = 1 << 18
+"""Terms for each step: 3 elections a second for a day. A group has fewer, as each waits for a timeout of
+0.4 s or more. 8,191 steps fit into MAX_TERM."""
+MAX_TERM: Final = (1 << 31) - 1
+"""A term is the leader epoch that clients are told, an int32 in Kafka's protocol."""
 INDEXES: Final = 1 << 40
 """Log indexes for each step: 12 million entries a second for a day."""
 DAY_MS: Final = 86_400_000
@@ -64,6 +67,18 @@ def next_lineage(stored: StoredPoint, now_ms: int) -> int:
     newest = max((attempt.lineage for attempt in stored.attempts), default=0)
     days = max(0, now_ms - stored.point.taken_ms) // DAY_MS
     return 1 + days + max(newest, point_lineage(stored))
+
+
+def check_terms(stored: StoredPoint, steps: int) -> None:
+    """Raise CannotRestore unless all terms, `steps` on, leave the restored cluster those of one step."""
+    highest = max((document.term for document in stored.documents.values()), default=0)
+    if highest + (steps + 1) * TERMS > MAX_TERM:
+        raise CannotRestore(
+            f"terms go up to {highest} at the point, and would go on from {highest + steps * TERMS}: clients"
+            f" know leader epochs up to {MAX_TERM}",
+            "check this machine's clock, as each day since the point counts; else name a later point with"
+            " --point",
+        )
 
 
 def restored_documents(stored: StoredPoint, made: RestoredCluster) -> Iterator[SnapshotDocument]:

@@ -15,7 +15,7 @@ from typing import Final
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, draw_incarnation, read_owner
 from strandline.node.objectstore.store import ObjectStore
-from strandline.node.restore.restored_states import RestoredCluster, next_lineage, point_lineage
+from strandline.node.restore.restored_states import RestoredCluster, check_terms, next_lineage, point_lineage
 from strandline.node.restore.stored_point import CannotRestore, StoredPoint, object_names, read_attempts
 from strandline.snapshot.restore_point import RestoreAttempt, attempt_name
 from strandline.statemachine.controller.controller_state import ControllerState
@@ -55,14 +55,17 @@ async def record_attempt(
     """Record in the storage that a cluster is restored from this point, and decide its identity.
 
     The number of attempts is what keeps the numbers of two restored clusters apart, so the record comes
-    before anything else. Raises StoreError, and CannotRestore if another attempt began meanwhile.
+    before anything else. Raises StoreError, and CannotRestore if another attempt began meanwhile
+    or terms would leave their range.
     """
     number = 1 + max((attempt.number for attempt in stored.attempts), default=0)
     lineage = next_lineage(stored, now_ms)
+    steps = lineage - point_lineage(stored)
+    check_terms(stored, steps)
     made = RestoredCluster(
         draw_incarnation(now_ms, rng),
         {node: rng.getrandbits(63) | 1 for node in hosts(stored.controller)},
-        lineage - point_lineage(stored),
+        steps,
         lineage,
     )
     cluster = stored.owner.cluster

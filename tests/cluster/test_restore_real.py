@@ -31,6 +31,7 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local_files import RESTORING
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.restore import take_over
+from strandline.node.restore.restored_states import TERMS
 from tests.cluster.command import Done, as_json, strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 
@@ -232,7 +233,7 @@ def test_everything_up_to_the_point_is_there_again_and_no_transaction_is_open(
         Told.open_transaction.commit_transaction(SECONDS)
     assert read(cluster) == Told.acknowledged
     Told.epochs = _leader_epochs(cluster)
-    assert min(Told.epochs.values()) > 1 << 22
+    assert min(Told.epochs.values()) > TERMS
 
     produce(cluster, ["of the restored cluster"] * 3)
     producer = transactional(cluster)
@@ -277,7 +278,7 @@ def test_a_restore_that_breaks_off_is_repeated_and_numbers_never_come_twice(
     assert (told["point"], told["restored"]) == (Told.point, True)
     assert not (cluster.folder / RESTORING).exists()
     epochs = _leader_epochs(cluster)
-    assert all(epochs[number] > Told.epochs[number] + (1 << 22) for number in range(PARTITIONS))
+    assert all(epochs[number] > Told.epochs[number] + TERMS for number in range(PARTITIONS))
     found = read(cluster)
     assert all(
         word not in (b"again", b"of the restored cluster") for rows in found.values() for _, word in rows

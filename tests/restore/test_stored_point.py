@@ -18,6 +18,7 @@ from strandline.node.objectstore.store import ObjectStore
 from strandline.node.restore.restored_states import (
     DAY_MS,
     INDEXES,
+    MAX_TERM,
     TERMS,
     RestoredCluster,
     next_lineage,
@@ -237,6 +238,25 @@ def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tu
             for group, numbers in earlier.items():
                 for before, after, distance in zip(numbers, later[group], DISTANCES, strict=True):
                     assert after >= before + distance
+
+
+def test_terms_beyond_the_leader_epochs_of_clients_are_refused_before_anything_is_recorded() -> None:
+    with world() as made:
+        stored = Stored(made)
+        found, rng = stored.read(), made.rng("restore")
+        days = (MAX_TERM - max(one.term for one in found.documents.values())) // TERMS - 2
+        before = dict(stored.objects)
+
+        def recorded(after: int) -> RestoredCluster:
+            now = found.point.taken_ms + after * DAY_MS
+            cluster: RestoredCluster = stored.do(partial(record_attempt, stored=found, now_ms=now, rng=rng))
+            return cluster
+
+        with pytest.raises(CannotRestore, match=f"clients know leader epochs up to {MAX_TERM}"):
+            recorded(days + 1)
+        assert dict(stored.objects) == before
+        cluster = recorded(days)
+        assert MAX_TERM - 2 * TERMS < max(one.term for one in restored_documents(found, cluster)) < MAX_TERM
 
 
 def test_of_two_restores_at_once_both_are_recorded_and_one_at_most_goes_on() -> None:
