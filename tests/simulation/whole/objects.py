@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from strandline.node.objectstore import store_watch
 from strandline.node.raft.entries import EntryKind
 from strandline.snapshot.level_one_format import parse
 from strandline.snapshot.names import SnapshotName, parse_name
@@ -256,7 +255,7 @@ class Objects:
         elif name.startswith(LEVEL_ONE_PREFIX):
             self.level_one_deleted += name in self.store.objects
             self._deleting_level_one(name)
-        elif not name.startswith(store_watch.PREFIX):
+        elif name.startswith("snapshots/"):
             self.snapshots_deleted += name in self.store.objects
             self._deleting_snapshot(name)
 

@@ -154,7 +154,7 @@ _MARKERS: dict[str, tuple[int, ...]] = {
     "markers-without-numbers": (10,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
-    "markers-done-unheard": (39,),
+    "markers-done-unheard": (11,),
     "state-without-stable-offset": (2,),
 }
 
