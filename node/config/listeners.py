@@ -29,6 +29,7 @@ from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
 SECTION: Final = "listeners"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+LEAST_REAUTH_SECONDS: Final = 2.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,31}")
 
 
@@ -105,6 +106,16 @@ def _mechanisms(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def _reauth_seconds(value: Any) -> float:
+    seconds = duration(value)
+    if 0 < seconds < LEAST_REAUTH_SECONDS:
+        raise ValueError(
+            f"{value!r} is less than {LEAST_REAUTH_SECONDS:g} s: there is a second at least between two logins, "
+            "and clients need some time for one: write more, or 0 for logins that do not end"
+        )
+    return seconds
+
+
 def principal_rules(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
@@ -128,7 +139,7 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "mechanisms": _mechanisms,
     "nodes_ca": file_path,
     "plain_without_tls": flag,
-    "max_reauth_seconds": duration,
+    "max_reauth_seconds": _reauth_seconds,
 }
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
 assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}

@@ -147,6 +147,8 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
         ),
         ('[listeners.a]\nmechanisms = ["PLAIN"]', "mechanisms: no client logs in by PLAINTEXT: set protocol"),
         ('[listeners.a]\nmax_reauth_seconds = "1h"', "max_reauth_seconds: no client logs in by PLAINTEXT"),
+        (f'{SASL}max_reauth_seconds = "1900ms"', "'1900ms' is less than 2 s: there is a second at least"),
+        (f"{SASL}max_reauth_seconds = 0.0005", "or 0 for logins that do not end"),
         (f'{SASL}mechanisms = ["PLAIN"]', "by PLAIN and without TLS every password crosses the network"),
         (f'{SASL}mechanisms = ["GSSAPI"]', "is not a list of some of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"),
         (f"{SASL}mechanisms = []", "is not a list of some of"),
