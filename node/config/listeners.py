@@ -111,7 +111,8 @@ def _reauth_seconds(value: Any) -> float:
     if 0 < seconds < LEAST_REAUTH_SECONDS:
         raise ValueError(
             f"{value!r} is less than {LEAST_REAUTH_SECONDS:g} s: "
-            "there is a second at least between two logins, and clients need some time for one: write more, or 0 for logins that do not end"
+            "there is a second at least between two logins, and clients need some time for one: "
+            "write more, or 0 for logins that do not end"
         )
     return seconds
 
