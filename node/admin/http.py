@@ -168,7 +168,10 @@ class HttpConnection(H11Protocol):
     _idle_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Of too many connections the one that has been idle for longest ends; without one, the new one."""
+        """Of too many connections the one that has been idle for longest ends; without one, the new one.
+
+        One whose peer does not have its last answer yet is not idle: to end it would cut the answer off.
+        """
         if not self._has_room(get_remote_addr(transport)):
             self.transport = transport
             transport.abort()
@@ -196,7 +199,7 @@ class HttpConnection(H11Protocol):
             there = own
         elif len(there) < MAX_CONNECTIONS:
             return True
-        idle = [one for one in there if one._idle]
+        idle = [one for one in there if one._idle and not one.transport.get_write_buffer_size()]
         if not idle:
             return False
         oldest = min(idle, key=lambda one: one._idle_since)

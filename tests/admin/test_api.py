@@ -562,6 +562,40 @@ def test_connections_are_bounded_by_address_and_in_all(
     run()
 
 
+def test_room_is_not_made_by_one_that_still_gets_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two idle ones the older has bytes to send, so the other one ends."""
+    monkeypatch.setattr(http, "MAX_OF_ADDRESS", 2)
+
+    class Late:
+        def __init__(self, transport: asyncio.Transport) -> None:
+            self._transport = transport
+
+        def get_write_buffer_size(self) -> int:
+            return 1
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._transport, name)
+
+    @on_loop
+    async def run() -> None:
+        async with small_node(tmp_path, {}) as (_, server, client):
+            streams = [await asyncio.open_connection("127.0.0.1", client.port)]
+            streams[0][1].write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.wait_for(streams[0][0].readuntil(b"\r\n\r\n"), 5)
+            there = [*server._state.connections]
+            monkeypatch.setattr(there[0], "transport", Late(there[0].transport))
+            await asyncio.sleep(0.005)  # the loop's clock has milliseconds
+            streams += [await asyncio.open_connection("127.0.0.1", client.port) for _ in range(2)]
+            assert await asyncio.wait_for(streams[1][0].read(), 5) == b"", "it made room"
+            assert there[0] in server._state.connections
+            for _, writer in streams:
+                writer.close()
+
+    run()
+
+
 def test_who_does_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "IDLE_SECONDS", 0.1)
     monkeypatch.setattr(http, "BODY_SECONDS", 0.1)
