@@ -79,10 +79,10 @@ class SegmentCleaning:
     def _map(self, job: MapJob, opened: OpenSegment, keys: KeyMap) -> Mapped:
         last = _last_base(opened) if job.is_last else _FAR
         for data in _pieces(opened):
-            self._breath.take()
             begin = 0
             try:
                 for chunk in chunks(data):
+                    self._breath.take()
                     mapped = _map_chunk(chunk, keys, last, job)
                     if mapped is not None:
                         return mapped
@@ -222,12 +222,10 @@ class _Filtering:
         for run in _runs(blocks[:below]):
             self._read += sum(block.length for block in run)
             self._clean_up(opened.read_run(run))
-            self._breath.take()
         for block in blocks[below:]:
             data, spans = opened.batches(block)
             self._read += len(data)
             self._clean_up(self._rest_of(data, block.position, spans))
-            self._breath.take()
 
     def _rest_of(self, data: bytes, start: int, spans: Sequence[StoredSpan]) -> bytes:
         """Copy the batches from the bound on; the bytes of those below it."""
@@ -252,6 +250,7 @@ class _Filtering:
             self._note(chunk.offset[live & chunk.tombstone], chunk.offset[keep & chunk.marker])
             for one in rewritten(chunk, keep):
                 self._add(one)
+            self._breath.take()
 
     def _note(self, tombstones: Longs, markers: Longs) -> None:
         if self._tombstone == NONE and tombstones.size:
