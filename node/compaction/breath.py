@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Final
 
 MAX_JOB_REST_SECONDS: Final = 10.0
-"""Of one job in all: the node's other compaction waits for it, also a log that has to be reset. Beyond it only
-a write is followed by as long a rest as it took."""
+"""Of one job in all: the node's other compaction waits for it, also a log that has to be reset. Beyond it
+only a write is followed by as long a rest as it took."""
 MAX_WRITE_REST_SECONDS: Final = 0.1
 """After a piece of a file that took long, because the disk is slow or its other users have much to do."""
 PIECE_BYTES: Final = 1 << 17
