@@ -115,9 +115,8 @@ class RestorePoints:
         number = controller.log_index
         try:
             await self._check_groups(controller, groups)
-            names = await store.list(points_prefix(cluster), "", MAX_LIST)
+            points = await self._names()
             attempts = await store.list(attempts_prefix(cluster), "", MAX_LIST)
-            points = [name for name in names if point_number(name) is not None]
             newest = max((point_number(name) or 0 for name in points), default=0)
             if newest >= number:
                 raise NoRestorePoint(f"restore point {newest}, which was taken later, is there already")
@@ -158,12 +157,10 @@ class RestorePoints:
 
     async def kept(self) -> list[RestorePoint]:
         """The points that stay, oldest first; raises StoreError, and RestorePointDamaged with its name."""
-        cluster, store = self._context.config.cluster.id, self._context.store
-        names = await store.list(points_prefix(cluster), "", MAX_LIST)
         kept = []
-        for name in [name for name in names if point_number(name) is not None][-KEPT_POINTS:]:
+        for name in (await self._names())[-KEPT_POINTS:]:
             try:
-                kept.append(decode_point(bytes(await store.get(name))))
+                kept.append(decode_point(bytes(await self._context.store.get(name))))
             except RestorePointDamaged as error:
                 raise RestorePointDamaged(f"{name}: {error}") from error
         return kept
@@ -173,14 +170,11 @@ class RestorePoints:
 
         Coordinators and the controller have no leases.
         """
-        cluster, store = self._context.config.cluster.id, self._context.store
-        machine = self._context.controller.machine
-        names = await store.list(points_prefix(cluster), "", MAX_LIST)
-        points = [name for name in names if point_number(name) is not None]
+        machine, points = self._context.controller.machine, await self._names()
         if not points:
             return []
         try:
-            newest = decode_point(bytes(await store.get(points[-1])))
+            newest = decode_point(bytes(await self._context.store.get(points[-1])))
         except RestorePointDamaged as error:
             log.error("%s: %s", points[-1], error)
             return []
@@ -191,6 +185,11 @@ class RestorePoints:
             for partition in topic.partitions
         }
         return [(one.group, one.log_index) for one in newest.groups if one.group in partitions]
+
+    async def _names(self) -> list[str]:
+        """Names of all points in the storage, oldest first; raises StoreError."""
+        names = await self._context.store.list(points_prefix(self._context.config.cluster.id), "", MAX_LIST)
+        return [name for name in names if point_number(name) is not None]
 
     async def _each(self, nodes: Sequence[int], method: str, payload: list[int]) -> dict[int, int]:
         """Call all nodes; gives the leader's term of each coordinator of transactions, by group."""
