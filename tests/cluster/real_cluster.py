@@ -7,6 +7,7 @@ of module scope around `running_cluster`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 import time
@@ -88,6 +89,7 @@ class RealCluster:
 @contextlib.contextmanager
 def running_cluster(folder: Path, nodes: int = 3, settings: Sequence[str] = ()) -> Iterator[RealCluster]:
     """A cluster in `folder` on free ports while the block lasts; if it fails, its logs on stderr."""
+    gc.collect()  # clients that earlier tests dropped in a cycle write to stderr until they are freed
     local = ForkedCluster(folder)
     cluster = RealCluster(local)
     try:
