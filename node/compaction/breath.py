@@ -1,6 +1,6 @@
 """Rests within a job of compaction, so that a request meets a few milliseconds of it at a time.
 
-A job that computes for 100 ms and then rests for 2 s takes a twentieth of a processor too, but each request
+A job that computes for 100 ms and then rests for 4 s takes a fortieth of a processor too, but each request
 that comes within these 100 ms shares the processor, its caches and the disk with it from end to end.
 """
 

@@ -1,8 +1,8 @@
 """Paces compaction: it rests within its jobs and after its steps, so that requests have the processor.
 
 Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
-its two threads with the nodes. Cleaning is seldom in a hurry, so it takes a twentieth of a processor. When it
-has had something to do for a minute without a pause, it takes half of one.
+its two threads with the nodes. Cleaning is seldom in a hurry, so it begins with a fortieth of a processor. Its
+share doubles with every twenty seconds in which it always had something to do, up to half of one.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Final
 
 from strandline.node.compaction.compactor import CompactorMeasures
 
-PROCESSOR_RESTS: Final = 19.0
-"""Seconds of rest for each second of the worker's processor: a twentieth of one processor."""
-IN_A_HURRY_SECONDS: Final = 60.0
-"""After as long without a step that found nothing to do, compaction rests only for as long as it worked."""
+LEAST_SHARE: Final = 1 / 40
+"""Of one processor."""
+MOST_SHARE: Final = 1 / 2
+DOUBLED_AFTER_SECONDS: Final = 20.0
+"""Without a step that found nothing to do. A table that grows faster than it is cleaned has half a processor
+after 86 seconds."""
 MAX_REST_SECONDS: Final = 5.0
 """Longest rest after a step."""
 
@@ -26,25 +28,28 @@ class Pace:
         self._measures = measures
         self._spent = self._processor()
         self._busy_since: float | None = None
-        self.job_rests = PROCESSOR_RESTS
+        self._share = LEAST_SHARE
+
+    @property
+    def job_rests(self) -> float:
         """Seconds that the next job rests for each second of the processor, within itself."""
+        return 1 / self._share - 1
 
     def idle(self) -> None:
         """A step found nothing to do."""
         self._busy_since = None
-        self.job_rests = PROCESSOR_RESTS
+        self._share = LEAST_SHARE
 
     def rest(self, began: float, ended: float) -> float:
         """Seconds to rest after a step that did something."""
         spent, self._spent = self._processor() - self._spent, self._processor()
         if self._busy_since is None:
             self._busy_since = began
-        rest = took = ended - began
-        if ended - self._busy_since >= IN_A_HURRY_SECONDS:
-            self.job_rests = 0.0
-        elif spent > 0:
-            rest = max(0.0, spent * (1 + PROCESSOR_RESTS) - took)
-        # Else there is no worker, and the time is the node's own.
+        took = ended - began
+        doublings = (ended - self._busy_since) / DOUBLED_AFTER_SECONDS
+        self._share = min(MOST_SHARE, LEAST_SHARE * 2.0 ** min(doublings, 10.0))
+        # No processor time: there is no worker, and the time is the node's own.
+        rest = max(0.0, spent / self._share - took) if spent > 0 else took
         return min(rest, MAX_REST_SECONDS)
 
     def _processor(self) -> float:

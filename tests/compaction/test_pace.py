@@ -1,4 +1,4 @@
-"""Compaction takes a twentieth of a processor, and half of one when it has been behind for a minute."""
+"""Compaction takes a fortieth of a processor, and up to half of one the longer it has been behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import CompactorMeasures
-from strandline.node.compaction.pace import IN_A_HURRY_SECONDS, MAX_REST_SECONDS, PROCESSOR_RESTS, Pace
+from strandline.node.compaction.pace import DOUBLED_AFTER_SECONDS, LEAST_SHARE, MAX_REST_SECONDS, Pace
 from tests.compaction.upkeep_harness import compaction_node
 
 
@@ -29,16 +29,17 @@ class Work:
         return rest
 
 
-def test_a_second_of_processor_takes_twenty_in_all() -> None:
+def test_a_second_of_processor_takes_forty_in_all() -> None:
     work = Work()
-    assert work.step(0.2, processor=0.1) == pytest.approx(1.8)
-    assert work.step(0.2, processor=0.1) == pytest.approx(1.8), "each second is rested for once"
+    assert work.step(0.1, processor=0.05) == pytest.approx(1.9, rel=0.01)
+    assert work.pace.job_rests == pytest.approx(39, rel=0.01)
+    assert work.step(0.1, processor=0.0) == pytest.approx(0.1), "each second is rested for once"
 
 
 def test_what_a_job_rested_within_itself_counts() -> None:
     work = Work()
-    assert work.step(1.9, processor=0.1) == pytest.approx(0.1)
-    assert work.step(2.5, processor=0.1) == 0.0
+    assert work.step(1.9, processor=0.05) == pytest.approx(0.0, abs=0.1)
+    assert work.step(2.5, processor=0.05) == 0.0
 
 
 def test_a_step_without_a_worker_is_followed_by_as_long_a_rest() -> None:
@@ -57,35 +58,39 @@ def test_what_was_worked_for_before_is_not_rested_for() -> None:
     assert Pace(measures).rest(0.0, 0.25) == 0.25
 
 
-def test_behind_for_a_minute_it_rests_for_as_long_as_it_worked() -> None:
+def test_its_share_doubles_while_it_is_behind_up_to_half_of_a_processor() -> None:
     work = Work()
-    while work.now < IN_A_HURRY_SECONDS - 2:
-        assert work.step(0.1, processor=0.1) > 0.8
-        assert work.pace.job_rests == PROCESSOR_RESTS
-    work.now = IN_A_HURRY_SECONDS
+    for twenties in range(8):
+        work.now = twenties * DOUBLED_AFTER_SECONDS
+        rest = work.step(0.002, processor=0.002)
+        assert 0.002 + rest == pytest.approx(0.002 / min(0.5, LEAST_SHARE * 2**twenties), rel=0.01)
+        assert work.pace.job_rests == pytest.approx(rest / 0.002, rel=0.01)
+    assert work.pace.job_rests == 1.0
+    work.now = 1e6
     assert work.step(0.1, processor=0.1) == pytest.approx(0.1)
-    assert work.pace.job_rests == 0.0, "the step itself rests for as long"
     work.pace.idle()
-    assert work.pace.job_rests == PROCESSOR_RESTS
-    assert work.step(0.1, processor=0.1) > 0.8, "it is not behind any more"
+    assert work.pace.job_rests == pytest.approx(39)
+    assert work.step(0.002, processor=0.002) == pytest.approx(39 * 0.002, rel=0.01), "it is not behind any more"
 
 
 def test_the_upkeep_rests_by_its_pace() -> None:
-    """Six steps of a tenth of a second of processor take two each; an idle one waits for the usual look."""
+    """Six steps of a twentieth of a second of processor rest; an idle one waits for the usual look."""
     with compaction_node() as node:
         world, steps = node.world, list[float]()
 
         async def step(upkeep: CompactionUpkeep) -> bool:
             steps.append(world.now)
             worked = len(steps) % 7 != 0
-            node.compactor.measures.cpu_seconds["clean"] += 0.1 * worked
+            node.compactor.measures.cpu_seconds["clean"] += 0.05 * worked
             return worked
 
         with patch.object(CompactionUpkeep, "step", step):
             node.upkeep.start()
-            world.run(world.now + IN_A_HURRY_SECONDS + 30.0)
-        gaps = [round(later - one, 2) for one, later in pairwise(steps)]
-        assert gaps[:6] == [2.0] * 6
+            world.run(world.now + 90.0)
+        gaps = [later - one for one, later in pairwise(steps)]
+        # The share grows by a third in the ten seconds of six steps.
+        first = [0.05 / (LEAST_SHARE * 2 ** (sum(gaps[:at]) / DOUBLED_AFTER_SECONDS)) for at in range(6)]
+        assert gaps[:6] == pytest.approx(first, rel=0.01)
         assert 0.5 < gaps[6] <= 1.0
-        assert gaps[7:13] == [2.0] * 6
+        assert gaps[7:13] == pytest.approx(first, rel=0.01)
         assert min(gaps) > 0.5, "it was never behind"

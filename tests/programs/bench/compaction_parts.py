@@ -146,7 +146,7 @@ def amplification(peer: Cleaner, scale: Scale, skewed: bool) -> Result:
         piece = scale.megabytes / 4
         records = write(peer, topic, piece, shape, rng, keys=distinct(scale.megabytes, shape))
         produced += records * (shape.size + OVERHEAD)
-        rested(peer, quiet=1.5)
+        rested(peer)
         told = peer.cleaned().since(before)
     delete(peer, topic)
     result = Result(

@@ -37,6 +37,10 @@ OVERHEAD: Final = 26
 SECONDS: Final = 120.0
 """Longest wait for anything that takes seconds."""
 POLL_SECONDS: Final = 0.2
+LOOKING_SECONDS: Final = 0.004
+"""Of the processor, between two polls, beyond which a cleaner has worked."""
+QUIET_SECONDS: Final = 7.0
+"""Without work, after which there is none left: our cleaning rests for up to 5 s, and looks every second."""
 _NOISE: Final = 1 << 20
 _WORDS: Final = b"the quick brown fox jumps over the lazy dog and runs " * 40
 _TABLE_SHARE: Final = 4
@@ -164,18 +168,19 @@ def sender(peer: Cleaner) -> dict[str, str | int | bool]:
     return {"bootstrap.servers": peer.bootstrap, "log_level": 0, "acks": "all", "enable.idempotence": True}
 
 
-def rested(peer: Cleaner, quiet: float = 3.0, most: float = SECONDS) -> None:
+def rested(peer: Cleaner, quiet: float = QUIET_SECONDS, most: float = SECONDS) -> None:
     """Wait until a cluster's cleaning has done nothing for so many seconds. Raises TimeoutError."""
     deadline = time.monotonic() + most
-    last, since = peer.cleaned(), time.monotonic()
+    last, took, since = peer.cleaned(), peer.cleaners().cpu, time.monotonic()
     while time.monotonic() < since + quiet:
         if time.monotonic() > deadline:
             raise TimeoutError(f"cleaning had not come to its end after {most:.0f} s")
         time.sleep(POLL_SECONDS)
-        now = peer.cleaned()
-        # Looking around takes Kafka's thread a little of the processor; it is what it writes that counts.
-        if now._replace(cpu=0.0) != last._replace(cpu=0.0):
+        now, taken = peer.cleaned(), peer.cleaners().cpu
+        # Looking around takes Kafka's thread a little of the processor, and is not work.
+        if now._replace(cpu=0.0) != last._replace(cpu=0.0) or taken - took > LOOKING_SECONDS:
             last, since = now, time.monotonic()
+        took = taken
 
 
 def cleaned_once(peer: Cleaner, topic: str, replicas: int) -> Cleaned:

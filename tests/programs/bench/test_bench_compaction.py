@@ -156,6 +156,17 @@ def test_cleaning_has_rested_when_nothing_was_written_for_a_while(monkeypatch: p
         rested(FakeCluster([Cleaned(number, 0, 0, 0) for number in range(100)]), quiet=0.05, most=0.02)
 
 
+def test_cleaning_that_computes_and_has_written_nothing_yet_has_not_rested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction_topics, "POLL_SECONDS", 0.01)
+    working = [Cleaned(1, 0, 0, 0.1 * number) for number in range(10_000)]
+    with pytest.raises(TimeoutError, match="had not come to its end"):
+        rested(FakeCluster(working), quiet=0.05, most=0.3)
+    looking = [Cleaned(1, 0, 0, 0.001 * number) for number in range(10_000)]
+    rested(FakeCluster(looking), quiet=0.05, most=5.0)
+
+
 def test_a_section_that_fails_is_told_and_the_next_one_runs() -> None:
     def fails(_: object) -> Result:
         raise KafkaException("no")
