@@ -1,8 +1,8 @@
 """Paces compaction: it rests within its jobs and after its steps, so that requests have the processor.
 
 Produce requests wait beside a worker that computes: the worker is nice, and still shares a core's caches and
-its two threads with the nodes. Cleaning is seldom in a hurry, so it begins with a fortieth of a processor. Its
-share doubles with every twenty seconds in which it always had something to do, up to half of one.
+its two threads with the nodes. Cleaning is seldom in a hurry, so it begins with a fortieth of a processor.
+Its share doubles with every twenty seconds in which it always had something to do, up to half of one.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_its_share_doubles_while_it_is_behind_up_to_half_of_a_processor() -> Non
     assert work.step(0.1, processor=0.1) == pytest.approx(0.1)
     work.pace.idle()
     assert work.pace.job_rests == pytest.approx(39)
-    assert work.step(0.002, processor=0.002) == pytest.approx(39 * 0.002, rel=0.01), "it is not behind any more"
+    assert work.step(0.002, processor=0.002) == pytest.approx(0.078, rel=0.01), "no longer behind"
 
 
 def test_the_upkeep_rests_by_its_pace() -> None:
