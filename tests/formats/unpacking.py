@@ -1,0 +1,35 @@
+"""Unpacks a kept cluster into a folder of a test, on ports that are free now."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from strandline.cluster.ports import free_ports
+
+KEPT: Final = Path(__file__).parent / "kept"
+_NAME: Final = "cluster"
+
+
+def unpack(packed: Path, into: Path) -> Path:
+    """The cluster's folder, as if it had always lain there."""
+    with tarfile.open(packed, "r:xz") as file:
+        file.extractall(into, filter="data")
+    folder = into / _NAME
+    description = folder / "cluster.json"
+    told = json.loads(description.read_text())
+    old_folder = told["storage"].removesuffix("/objects")
+    ports: dict[str, str] = {}
+    chosen = free_ports([node["id"] for node in told["nodes"]])
+    for node in told["nodes"]:
+        new = chosen[node["id"]]
+        for use, port in (("kafka", new.kafka), ("admin", new.admin), ("mesh", new.mesh)):
+            ports[str(node[use])] = str(port)
+    number = re.compile(r"\b(" + "|".join(ports) + r")\b")
+    for path in (description, *folder.glob("node-*.toml")):
+        moved = path.read_text().replace(old_folder, str(folder))
+        path.write_text(number.sub(lambda found: ports[found[0]], moved))
+    return folder
