@@ -4,7 +4,7 @@
 
 Three real nodes run the build of a commit of this repository. One after the other is started with this tree,
 then with the earlier build again, as after second thoughts, and with this tree at last. Then the feature
-level is raised, and all nodes restart once more. An idempotent and a transactional producer write all the time.
+level is raised, and all nodes restart once more. Two producers, one of them transactional, write throughout.
 Nothing acknowledged may be lost, doubled, out of order or torn.
 """
 
