@@ -228,7 +228,7 @@ def _storage(source: AdminSource, kinds: set[OperationKind]) -> _Found:
 
 def _budget_spent(source: AdminSource) -> str | None:
     budget, waited = source.batcher.money, source.batcher.waited_seconds
-    if budget is None or waited < WAITED_SECONDS:
+    if budget is None or waited < WAITED_SECONDS or budget.seconds_to_next() == 0:
         return None
     left = budget.left
     owed = f"{-left:.4f} are owed of" if left < 0 else f"{left:.4f} are left of"

@@ -25,6 +25,7 @@ from strandline.node.admin.pages import MAX_PAGE
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointUnderWay, UnknownTopic
 from strandline.node.level_zero.batcher import Batcher, Stored
+from strandline.node.level_zero.money_budget import MoneyBudget
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
@@ -244,6 +245,9 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
         with patch.object(Batcher, "waited_seconds", 0.5):
             assert await found() == {}
         with patch.object(Batcher, "waited_seconds", 2.5):
+            assert await found() == {}, "the store is slow, and the budget has a put left"
+        spent = patch.object(MoneyBudget, "seconds_to_next", lambda _: 0.5)
+        with spent, patch.object(Batcher, "waited_seconds", 2.5):
             count, detail = (await found())["requests_budget_spent"]
         assert count == 1
         assert detail.startswith("the oldest batch has waited 2.5 s; ")

@@ -42,6 +42,7 @@ from tests.programs.anomalies.transacting import (
 from tests.programs.failover.cluster.faults import FAULTS
 from tests.programs.failover.cluster.nodes import Nodes, NotWell
 from tests.programs.failover.cluster.stores import LocalStorage
+from tests.programs.folder_option import existing_folder
 
 KINDS: Final = (
     "kill -9, a leader",
@@ -224,7 +225,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--workers", type=int, default=3, help="members of the group (default: 3)")
     parser.add_argument("--bootstrap", help="a cluster that is there, instead of one of its own with faults")
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
-    parser.add_argument("--folder", default="/var/tmp", help="where the data goes (default: %(default)s)")
+    parser.add_argument(
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes (default: %(default)s)",
+    )
     options = parser.parse_args(arguments)
     counts = options.writers, options.workers
     seconds = options.minutes * 60

@@ -33,6 +33,7 @@ from tests.programs.bench.compaction_topics import SCALES, SHAPES, Scale
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.divergence.systems import TOPIC_SETTINGS
+from tests.programs.folder_option import existing_folder
 
 PARTS: Final = ("cleaning", "memory", "amplification", "tombstone", "reading", "produce")
 KAFKA, STRANDLINE = "kafka", "strandline"
@@ -206,7 +207,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             f"--{name}", dest="scale", action="store_const", const=name, default="full", help=text
         )
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if options.keys is not None and not 1 <= options.keys <= 100_000_000:

@@ -30,6 +30,7 @@ from tests.programs.bench.far_proxy import FarProxy
 from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import plain, shown, table
+from tests.programs.folder_option import existing_folder
 
 LARGE_BYTES = 64 * 1024
 """A batch that is no inline one: it pays for an upload."""
@@ -273,7 +274,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="of the nodes",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
-    parser.add_argument("--folder", default="/var/tmp", help="on a real disk (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
+    )
     size = parser.add_mutually_exclusive_group()
     for name, text in (("quick", "a quarter of everything"), ("tiny", "only shows that it works")):
         size.add_argument(

@@ -30,6 +30,7 @@ from tests.programs.bench.kafka_compare import Running, StrandlineCluster
 from tests.programs.bench.kafka_measure import Amount, Peer, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import plain, shown, table
+from tests.programs.folder_option import existing_folder
 
 Work = Callable[[Peer, Amount], Result]
 ON, OFF = "inline", "objects only"
@@ -152,7 +153,9 @@ def main(arguments: Sequence[str]) -> int:
         help="inline.max_batch_bytes of the one cluster (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
-    parser.add_argument("--folder", default="/var/tmp", help="on a real disk (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     cases = tuple(case for case in WORK if case in (options.cases or WORK))
     amount = Amount(megabytes=LIFTED_MEGABYTES, seconds=options.seconds)

@@ -25,6 +25,7 @@ from tests.programs.bench import kafka_cold, kafka_coordinate, kafka_measure
 from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
+from tests.programs.folder_option import existing_folder
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 KAFKA, STRANDLINE = "kafka", "strandline"
@@ -258,6 +259,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             f"--{name}", dest="scale", action="store_const", const=name, default="full", help=text
         )
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     return parser.parse_args(arguments)

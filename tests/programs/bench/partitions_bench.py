@@ -26,6 +26,7 @@ from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
 from tests.programs.bench.report import shown, table
+from tests.programs.folder_option import existing_folder
 from tests.programs.mix.leading import LED_SECONDS, create_topic, seconds_until_led
 from tests.programs.mix.watch import Told, told
 
@@ -168,7 +169,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--partitions", type=int, default=10_000, help="default: %(default)s, the most")
     parser.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
-    parser.add_argument("--folder", default="/var/tmp", help="on a real disk (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if not 1 <= options.partitions <= 10_000 or options.idle <= 0:
         parser.error("--partitions is 1 to 10,000, --idle above 0")

@@ -37,6 +37,7 @@ from tests.programs.bench import (
 from tests.programs.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.bench.systems import StockPySyncObj, Strandline, System
+from tests.programs.folder_option import existing_folder
 from tests.programs.processes.control import NodeDied, NodeFailed
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
@@ -212,7 +213,10 @@ def parse() -> argparse.Namespace:
         help="profile our leader and a follower during `load` (to stderr; it slows them)",
     )  # fmt: skip
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     arguments = parser.parse_args()
     if arguments.profile and not arguments.no_stock:

@@ -25,6 +25,7 @@ from tests.peers.kafka_jars import NoKafka
 from tests.programs.divergence.cases import CASES
 from tests.programs.divergence.systems import TOPIC_SETTINGS, KafkaNodes, StrandlineNodes, System
 from tests.programs.divergence.walk import WAIT_SECONDS, Found, say, walk
+from tests.programs.folder_option import existing_folder
 
 REPRODUCED_AT_LEAST: Final = 3
 """Of the four, on Kafka."""
@@ -158,5 +159,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     parser.add_argument("--keep", action="store_true", help="keep logs and data also when all is well")
-    parser.add_argument("--folder", default="/var/tmp", help="where the data goes (default: %(default)s)")
+    parser.add_argument(
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes (default: %(default)s)",
+    )
     return parser.parse_args(arguments)

@@ -33,6 +33,7 @@ from tests.programs.exactly_once.compare import Comparison, compare
 from tests.programs.exactly_once.crew import Crew
 from tests.programs.exactly_once.flow import Load, Progress, make_topics, read_target
 from tests.programs.exactly_once.task import expected
+from tests.programs.folder_option import existing_folder
 
 RATE: Final = 561
 """Flights a second, at which the whole data set takes ten minutes."""
@@ -193,7 +194,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     where.add_argument("--bootstrap", help="a cluster that runs, without the topics flights and gains")
     where.add_argument("--kafka", action="store_true", help="three nodes of Apache Kafka instead of ours")
     parser.add_argument("--seed", type=int, default=1, help="of the faults (default: %(default)s)")
-    parser.add_argument("--folder", default="/var/tmp", help="where data and logs go (default: %(default)s)")
+    parser.add_argument(
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where data and logs go (default: %(default)s)",
+    )
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a table")
     options = parser.parse_args(arguments)
     if options.minutes <= 0 or options.workers < 1:

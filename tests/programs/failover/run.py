@@ -24,6 +24,7 @@ from tests.programs.bench.report import shown, table
 from tests.programs.failover.client import Clients
 from tests.programs.failover.faults import FAULTS, Cluster, schedule
 from tests.programs.failover.verdict import Fate, NodeState, Verdict, judge, longest_gap, percentile
+from tests.programs.folder_option import existing_folder
 from tests.programs.processes.control import NodeDied, NodeFailed, running
 
 LIMIT_SECONDS = 1.0
@@ -182,7 +183,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rate", type=float, default=300.0, help="commands a second (default: 300)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if options.rounds < 1 or not 1 <= options.rate <= 2000:

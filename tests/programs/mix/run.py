@@ -32,6 +32,7 @@ from strandline.cluster.local_files import Description
 from strandline.cluster.ports import free_ports
 from tests.programs.bench.report import shown, table
 from tests.programs.failover.cluster.report import found, word_for
+from tests.programs.folder_option import existing_folder
 from tests.programs.mix.leading import create_topic, seconds_until_led
 from tests.programs.mix.load import TOPIC, Load
 from tests.programs.mix.memory import MemoryGroup, NoGroup, Use
@@ -256,7 +257,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of what is done when (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
-    parser.add_argument("--folder", default="/var/tmp", help="on a real disk (default: %(default)s)")
+    parser.add_argument(
+        "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     if options.before < LEAST_BEFORE_MINUTES:
         parser.error(

@@ -25,6 +25,7 @@ from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
+from tests.programs.folder_option import existing_folder
 from tests.programs.rolling_upgrade.load import Load, faults
 
 TREE: Final = Path(__file__).parents[3]
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--from", dest="commit", required=True, help="the earlier build: a commit or tag")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a line")
     parser.add_argument(
-        "--folder", type=Path, default=Path("/var/tmp"), help="on a real disk (default: /var/tmp)"
+        "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: /var/tmp)"
     )
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="strandline-upgrade-", dir=options.folder) as scratch:

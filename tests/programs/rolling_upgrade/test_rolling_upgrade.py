@@ -39,3 +39,11 @@ def test_a_commit_that_is_none_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert main(["--from", "no-such-commit", "--folder", str(tmp_path)]) == 1
     assert "no-such-commit is no commit of this repository" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_none_is_refused_with_its_cure(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--from", "HEAD", "--folder", "/no/such"])
+    assert (
+        "/no/such is no folder: make it (mkdir -p /no/such), or name another one" in capsys.readouterr().err
+    )

@@ -38,6 +38,7 @@ from strandline.snapshot.storage import StorageError
 from tests.programs.failover.cluster.auditing import audit
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.programs.failover.cluster.stores import LocalStorage
+from tests.programs.folder_option import existing_folder
 from tests.programs.soak.compaction_comparison import LEASE_SECONDS, Comparison, status_of
 from tests.programs.soak.compaction_load import (
     PARTITIONS,
@@ -266,7 +267,10 @@ def main(arguments: list[str], run: Callable[..., Any] = drive) -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if not 0 < options.minutes <= 24 * 60 or options.rate <= 0 or options.kill_every < 0 or options.keys < 8:

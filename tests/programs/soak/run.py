@@ -29,6 +29,7 @@ from strandline.snapshot.spark.session import NoJava, check_java
 from tests.programs.failover.cluster.auditing import CHECKPOINT_SECONDS, audit
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.programs.failover.cluster.stores import LocalStorage, S3Storage, Storage
+from tests.programs.folder_option import existing_folder
 from tests.programs.soak.judging import judge, judge_checkpoints
 from tests.programs.soak.life import Life
 from tests.programs.soak.reading import Beginner
@@ -299,7 +300,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if not 0 < options.minutes <= 24 * 60 or not 0 < options.rate <= 1000 or options.kill_every < 0:

@@ -32,6 +32,7 @@ from tests.programs.failover.cluster.reading import Follower, compare, read_all
 from tests.programs.failover.cluster.report import Report, Round, plain, show
 from tests.programs.failover.cluster.stores import LocalStorage, S3Storage, Storage
 from tests.programs.failover.verdict import longest_gap
+from tests.programs.folder_option import existing_folder
 
 ROUNDS_BETWEEN_CHECKS = 10
 EPOCH_SECONDS = (0.5, 0.03, 10.0, 0.1)
@@ -214,7 +215,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--keep", action="store_true", help="keep logs and objects also when all is well")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument(
-        "--folder", default="/var/tmp", help="where the data goes, on a real disk (default: %(default)s)"
+        "--folder",
+        type=existing_folder,
+        default="/var/tmp",
+        help="where the data goes, on a real disk (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if options.rounds < 1:
