@@ -122,7 +122,7 @@ def transact(bootstrap: str, part: int) -> None:
     ends = ("commit", "abort", "open") if part else ("commit", "abort")
     for end in ends:
         producer = Producer(
-            {"bootstrap.servers": bootstrap, "transactional.id": end, "transaction.timeout.ms": 900_000}
+            {"bootstrap.servers": bootstrap, "transactional.id": end, "transaction.timeout.ms": 60_000}
         )
         producer.init_transactions(SECONDS)
         producer.begin_transaction()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.command import as_json, strandline
-from tests.cluster.real_cluster import RealCluster, running_cluster
+from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 from tests.formats import contents
 from tests.formats.unpacking import KEPT, unpack
 
@@ -37,17 +37,17 @@ def test_a_table_has_the_latest_values(cluster: RealCluster) -> None:
     assert {key: value for key, value in rows.items() if value is not None} == contents.table()
 
 
-def test_transactions_that_ended_stay_so_and_an_open_one_can_be_ended(
-    cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_transactions_that_ended_stay_so_and_an_open_one_is_aborted_in_its_time(cluster: RealCluster) -> None:
+    """It timed out long ago, while the cluster was kept."""
     everything = contents.read(cluster.bootstrap, contents.MOVES, committed_only=False)
     assert [value for _, value in everything if value in OPEN] == OPEN
     assert [value for _, value in contents.read(cluster.bootstrap, contents.MOVES)] == MOVES
-    ended = strandline(capfd, monkeypatch, "transaction", "abort", "open", "--cluster", str(cluster.folder))
-    assert ended.status == 0, ended.err
     contents.transact(cluster.bootstrap, 0)
-    read = [value for _, value in contents.read(cluster.bootstrap, contents.MOVES)]
-    assert read == [*MOVES, *MOVES[:3]]
+
+    def committed() -> list[bytes | None]:
+        return [value for _, value in contents.read(cluster.bootstrap, contents.MOVES)]
+
+    wait(lambda: committed() == [*MOVES, *MOVES[:3]])
 
 
 def test_offsets_users_and_quotas_are_there(
