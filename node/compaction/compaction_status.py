@@ -55,11 +55,12 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class HeldStatus:
-    """The copies that hold removal back, and for how long they have."""
+    """The copies that hold removal back, and for how long the first of them has."""
 
     nodes: tuple[int, ...]
     level_one: bool
     seconds: float
+    """Since this leader was elected, or later: an earlier leader's copies are not known to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class PartitionStatus:
     partition: int
     local: LocalLogStatus
     due: bool
-    """Whether that log is to be filled or cleaned, by the topic's settings. While it is not, what it holds
-    back waits for further records."""
+    """Whether that log is to be filled or cleaned now, by the topic's settings. While it is not, what it
+    holds back waits for further records."""
     mtro: int
     mxro: int
     ripe_tombstones: int
@@ -206,8 +207,8 @@ class CompactionStatus:
         return LeaderStatus(
             led.term,
             tuple(_copies(copies)),
-            _held(led.held.tombstones, now - led.tombstones_since),
-            _held(led.held.markers, now - led.markers_since),
+            _held(led.tombstones_held, now),
+            _held(led.markers_held, now),
             led.error,
             self._context.compaction.publisher.error(replica.group.id),
         )
@@ -238,8 +239,8 @@ def _copies(copies: Copies) -> Iterator[CopyStatus]:
         yield CopyStatus(node, voter, *((None, None) if ends is None else ends))
 
 
-def _held(copies: tuple[int, ...], seconds: float) -> HeldStatus | None:
-    if not copies:
+def _held(since: Mapping[int, float], now: float) -> HeldStatus | None:
+    if not since:
         return None
-    nodes = tuple(copy for copy in copies if copy != LEVEL_ONE)
-    return HeldStatus(nodes, LEVEL_ONE in copies, round(seconds, 3))
+    nodes = tuple(copy for copy in since if copy != LEVEL_ONE)
+    return HeldStatus(nodes, LEVEL_ONE in since, round(now - min(since.values()), 3))

@@ -67,9 +67,13 @@ class CompactionUpkeep:
         return None if kept is None else kept.log
 
     def due(self, group: int) -> bool:
-        """Whether the log of one replica is to be filled or cleaned."""
+        """Whether the log of one replica is to be filled or cleaned now, by the topic's settings."""
         kept = self._kept.get(group)
-        return kept is not None and kept.due(self._context.wall_ms())
+        if kept is None:
+            return False
+        now = self._context.loop.time()
+        fills = self._fill_age(kept, now) is not None
+        return fills or kept.urgency(now, self._context.wall_ms()) is not None
 
     def states(self) -> Mapping[str, int]:
         """The number of logs that are open, not open, and open but not cleaned any further."""
@@ -110,6 +114,8 @@ class CompactionUpkeep:
                 ended = loop.time()
                 self.measures.step_seconds.add(ended - began)
                 await asyncio.sleep(self._pace.rest(began, ended))
+            elif self._storing is not None:
+                self._pace.stalled()
             else:
                 self._pace.idle()
 
@@ -129,6 +135,7 @@ class CompactionUpkeep:
         if self._round.ended:
             self._round_ended(self._round)
         if self._round.ended or not foreseen:
+            self._had_its_turn(self._round.replica_log)
             self._round = None
         return True
 
@@ -170,7 +177,8 @@ class CompactionUpkeep:
 
     async def look(self) -> None:
         """Take up the logs of replicas that came, remove those of replicas that went, and care for all."""
-        now, context = self._context.loop.time(), self._context
+        context = self._context
+        now, now_ms = context.loop.time(), context.wall_ms()
         kept: dict[int, LogUpkeep] = {}
         async for replica in in_slices(context.partitions):
             configs = configs_of(context, replica.topic_id)
@@ -181,7 +189,7 @@ class CompactionUpkeep:
                 one = self._taken_up(replica, configs)
             one.configs = configs
             kept[replica.group.id] = one
-            one.note(now, self._config.segment_bytes)
+            one.note(now, now_ms, self._config.segment_bytes)
         gone = [one for group, one in self._kept.items() if kept.get(group) is not one]
         self._kept = kept
         for one in gone:
@@ -213,14 +221,13 @@ class CompactionUpkeep:
 
     async def _ingest_one(self) -> bool:
         """Ingest for the log that has waited for longest, of those that are due."""
-        now, most = self._context.loop.time(), self._config.ingest_seconds
+        now = self._context.loop.time()
         due: list[tuple[float, LogUpkeep]] = []
         for one in self._idle(Work.FILL):
-            if one.waiting is not None:
-                age = one.seen.age(one.waiting.first_offset, now) / most
-                if age >= 1 or one.waiting.bytes >= self._config.ingest_bytes:
-                    due.append((age, one))
-            else:
+            age = self._fill_age(one, now)
+            if age is not None:
+                due.append((age, one))
+            elif one.waiting is None:
                 one.log.problems.worked(Work.FILL)
         if not due:
             return False
@@ -231,6 +238,13 @@ class CompactionUpkeep:
         finally:
             self._filling = None
         return True
+
+    def _fill_age(self, one: LogUpkeep, now: float) -> float | None:
+        """For how many times `ingest_seconds` a log has waited, if an ingest is due; None if none is."""
+        if one.waiting is None:
+            return None
+        age = one.seen.age(one.waiting.first_offset, now) / self._config.ingest_seconds
+        return age if age >= 1 or one.waiting.bytes >= self._config.ingest_bytes else None
 
     def _idle(self, work: Work) -> Iterator[LogUpkeep]:
         """The logs that are open, not being worked on, and for which this work may be tried."""
@@ -310,11 +324,11 @@ class CompactionUpkeep:
     # Cleaning.
 
     def _next_round(self) -> CleaningRound | None:
-        """A round of the dirtiest log of those that are due."""
-        now_ms = self._context.wall_ms()
+        """A round of the log that is due the most."""
+        now, now_ms = self._context.loop.time(), self._context.wall_ms()
         due: list[tuple[float, LogUpkeep]] = []
         for one in self._idle(Work.CLEAN):
-            urgency = one.urgency(now_ms)
+            urgency = one.urgency(now, now_ms)
             if urgency is not None:
                 due.append((urgency, one))
             else:
@@ -339,6 +353,11 @@ class CompactionUpkeep:
             newest_cleanable(one.configs, now_ms),
             self._pace,
         )
+
+    def _had_its_turn(self, owner: ReplicaLog) -> None:
+        one = self._kept.get(owner.replica.group.id)
+        if one is not None and one.log is owner:
+            one.note_ended()
 
     def _round_ended(self, ended: CleaningRound) -> None:
         owner = ended.replica_log

@@ -334,6 +334,14 @@ def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
     return found
 
 
+def remove_empty_folders(disk: Disk, data_folder: str) -> None:
+    """Remove the folders of topics that a crash left without a log. Raises OSError."""
+    root = os.path.join(data_folder, "compacted")
+    for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
+        if not disk.listdir(os.path.join(root, topic)):
+            disk.rmdir(os.path.join(root, topic))
+
+
 def _close_new(opened: Sequence[OpenSegment], old: dict[int, OpenSegment]) -> None:
     """Close the files that no view has got."""
     for one in opened:

@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Final
 
 from strandline.node.compaction.context import CompactionContext, configs_of
-from strandline.node.compaction.local_log import remove_log, stored_logs
+from strandline.node.compaction.local_log import remove_empty_folders, remove_log, stored_logs
 
 SWEEP_SECONDS: Final = 10.0
 """Between two looks, for as long as there may be such files."""
@@ -48,6 +48,7 @@ class LogSweep:
             for place, folder in without.items():
                 if place not in awaited:
                     await context.loop.run_in_executor(executor, remove_log, disk, folder)
+            await context.loop.run_in_executor(executor, remove_empty_folders, disk, context.config.node.data)
             if not awaited:
                 self._at = None
         except OSError as error:

@@ -27,7 +27,10 @@ class Pace:
     def __init__(self, measures: CompactorMeasures) -> None:
         self._measures = measures
         self._spent = self._processor()
-        self._busy_since: float | None = None
+        self._busy = 0.0
+        """Seconds in which there was always something to do."""
+        self._busy_until: float | None = None
+        """Where they end, if they go on."""
         self._share = LEAST_SHARE
 
     @property
@@ -37,16 +40,20 @@ class Pace:
 
     def idle(self) -> None:
         """A step found nothing to do."""
-        self._busy_since = None
+        self._busy, self._busy_until = 0.0, None
         self._share = LEAST_SHARE
+
+    def stalled(self) -> None:
+        """All that there is to do waits for the object store: the share stays what it is."""
+        self._busy_until = None
 
     def rest(self, began: float, ended: float) -> float:
         """Seconds to rest after a step that did something."""
         spent, self._spent = self._processor() - self._spent, self._processor()
-        if self._busy_since is None:
-            self._busy_since = began
+        self._busy += ended - (began if self._busy_until is None else self._busy_until)
+        self._busy_until = ended
         took = ended - began
-        doublings = (ended - self._busy_since) / DOUBLED_AFTER_SECONDS
+        doublings = self._busy / DOUBLED_AFTER_SECONDS
         self._share = min(MOST_SHARE, LEAST_SHARE * 2.0 ** min(doublings, 10.0))
         # No processor time: there is no worker, and the time is the node's own.
         rest = max(0.0, spent / self._share - took) if spent > 0 else took

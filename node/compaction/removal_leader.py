@@ -33,7 +33,6 @@ AT_ONCE: Final = 128
 """Partitions with an entry under way: those that were created together change together."""
 ADVANCE_SECONDS: Final = 10.0
 """A leader that cannot reach a majority has stepped down long before."""
-_NOTHING: Final = HeldBy((), ())
 
 
 class Group(Protocol):
@@ -108,19 +107,15 @@ class Led:
 
     term: int
     distribution: Distribution = field(default_factory=Distribution)
-    held: HeldBy = _NOTHING
-    tombstones_since: float = 0.0
-    """When the copies that hold tombstones back came to be those of `held`."""
-    markers_since: float = 0.0
+    tombstones_held: dict[int, float] = field(default_factory=dict)
+    """The copies that hold tombstones back, LEVEL_ONE among them, and since when this leader has seen it."""
+    markers_held: dict[int, float] = field(default_factory=dict)
     error: str | None = None
     """Of the last entry, if it had no effect that is known."""
 
     def note(self, held: HeldBy, now: float) -> None:
-        if held.tombstones != self.held.tombstones:
-            self.tombstones_since = now
-        if held.markers != self.held.markers:
-            self.markers_since = now
-        self.held = held
+        self.tombstones_held = {copy: self.tombstones_held.get(copy, now) for copy in held.tombstones}
+        self.markers_held = {copy: self.markers_held.get(copy, now) for copy in held.markers}
 
 
 class RemovalLeader:
@@ -203,8 +198,7 @@ class RemovalLeader:
         known, term = self._led.get(replica.group.id), replica.leader_epoch
         if known is not None and known.term == term:
             return known
-        now = self._context.loop.time()
-        return Led(term, tombstones_since=now, markers_since=now)
+        return Led(term)
 
     def _is_due(self, replica: Replica, led: Led, retention: int) -> bool:
         copies, now = self.copies(replica), self._context.loop.time()

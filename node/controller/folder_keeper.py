@@ -166,10 +166,19 @@ class FolderKeeper:
         """That others know this node by another data folder, in one line; None if no peer said so lately."""
         if self._host.mesh.strangers.is_disowned():
             node = self._host.node_id
-            return (
+            known = (
                 f"the other nodes know node {node} by another data folder, whose votes and acknowledged"
-                " entries this one lacks: bring that folder back, or let this one in with `strandline node"
-                f" replace {node}`"
+                " entries this one lacks"
+            )
+            cure = f"let this one in with `strandline node replace {node}`"
+            if self._host.folder.newcomer:
+                return (
+                    f"{known}, since it is empty: bring that folder back, or {cure}; with"
+                    " cluster.replace_lost_disks the others let it in by themselves within a minute"
+                )
+            return (
+                f"{known}, and it is not empty: it may be an older copy, or one from before this node was"
+                f" replaced: bring that folder back, or, if that one is lost, {cure}"
             )
         return None
 

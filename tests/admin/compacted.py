@@ -7,7 +7,7 @@ from typing import Any
 
 from strandline.node.compaction.manifest import LogIdentity, Manifest, Segment
 from strandline.node.compaction.removal_leader import Copies, Led
-from strandline.node.compaction.removal_minimum import LEVEL_ONE, Ends, HeldBy
+from strandline.node.compaction.removal_minimum import LEVEL_ONE, Ends
 from strandline.node.raft.configuration import Configuration
 from tests.admin.small_node import FakePartition, SmallNode
 
@@ -37,9 +37,10 @@ def local_log(replica: FakePartition, *, opened: bool = True, problem: str | Non
 
 def lead(node: SmallNode, replica: FakePartition) -> None:
     """Let this node lead a partition with two other members, of which one has not reported."""
-    held = HeldBy((3,), (LEVEL_ONE, 3))
     now = node.loop.time()
-    led = Led(replica.leader_epoch, held=held, tombstones_since=now - 60, markers_since=now - 90)
+    led = Led(
+        replica.leader_epoch, tombstones_held={3: now - 60}, markers_held={LEVEL_ONE: now - 90, 3: now - 5}
+    )
     node.removal.leading[replica.group.id] = led
     configuration = Configuration(5, (1, 2), (3,))
     known = {1: Ends(40, 60), 2: Ends(30, 50)}

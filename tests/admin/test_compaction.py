@@ -8,7 +8,6 @@ from typing import Any
 
 from strandline.node.admin.compaction import FAILING
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.removal_minimum import HeldBy
 from strandline.statemachine.partition.holds import Hold
 from strandline.statemachine.partition.removal import Removal
 from tests.admin.answers import check, refused, samples, schema_of
@@ -61,7 +60,8 @@ async def test_a_leader_tells_all_copies_and_who_holds_back_what(tmp_path: Path)
         ]  # fmt: skip
         assert (row["leader"]["error"], row["leader"]["publication_error"]) == (None, None)
 
-        node.removal.leading[replica.group.id].held = HeldBy((), ())
+        led = node.removal.leading[replica.group.id]
+        led.tombstones_held, led.markers_held = {}, {}
         node.compaction.publication_error = "no space"
         (row,) = await pages(client, 100)
         assert row["leader"]["publication_error"] == "no space"

@@ -73,6 +73,23 @@ def test_its_share_doubles_while_it_is_behind_up_to_half_of_a_processor() -> Non
     assert work.step(0.002, processor=0.002) == pytest.approx(0.078, rel=0.01), "no longer behind"
 
 
+def test_what_waits_for_the_store_neither_ends_its_share_nor_lets_it_grow() -> None:
+    work = Work()
+    work.step(0.002, processor=0.002)
+    work.now = 2 * DOUBLED_AFTER_SECONDS
+    work.step(0.002, processor=0.002)
+    share = work.pace.job_rests
+    assert share == pytest.approx(9, rel=0.01)
+    work.pace.stalled()
+    assert work.pace.job_rests == share
+    work.now += 3_600
+    work.step(0.002, processor=0.002)
+    assert work.pace.job_rests == pytest.approx(share, rel=0.01)
+    work.now += DOUBLED_AFTER_SECONDS
+    work.step(0.002, processor=0.002)
+    assert work.pace.job_rests == pytest.approx(4, rel=0.01), "it has something to do again"
+
+
 def test_the_upkeep_rests_by_its_pace() -> None:
     """Six steps of a twentieth of a second of processor rest; an idle one waits for the usual look."""
     with compaction_node() as node:

@@ -10,7 +10,7 @@ import pytest
 
 from strandline.node.compaction.distribution import DELAY_SECONDS
 from strandline.node.compaction.removal_leader import ADVANCE_SECONDS, AT_ONCE
-from strandline.node.compaction.removal_minimum import LEVEL_ONE, Ends, HeldBy
+from strandline.node.compaction.removal_minimum import LEVEL_ONE, Ends
 from strandline.node.controller.leaders import Leader
 from strandline.node.raft.configuration import Configuration
 from strandline.node.refusal import Reason, Refusal
@@ -96,7 +96,7 @@ def test_nothing_is_proposed_until_every_member_has_reported() -> None:
         assert site.executed == []
         led = site.node.leader.led(1)
         assert led is not None
-        assert led.held == HeldBy((3,), (3,))
+        assert set(led.tombstones_held) == set(led.markers_held) == {3}
         site.report(3)
         site.run(DELAY_SECONDS + 2)
         assert site.executed == [AdvanceRemoval(10, 20, RETENTION)]
@@ -281,20 +281,25 @@ def test_it_is_known_which_copies_hold_back_what_and_since_when() -> None:
         site.run(2)
         led = site.node.leader.led(1)
         assert led is not None
-        assert led.held == HeldBy((), ())
+        assert (led.tombstones_held, led.markers_held) == ({}, {})
         for node, ends in ((1, Ends(15, 40)), (2, Ends(10, 40)), (3, Ends(15, 40))):
             site.nodes[node].disk[1] = ends
         site.report()
         site.run(2)
         since = world.now
-        assert led.held == HeldBy((LEVEL_ONE, 2), (LEVEL_ONE,))
-        assert since - 2 <= led.tombstones_since == led.markers_since <= since
+        assert (set(led.tombstones_held), set(led.markers_held)) == ({LEVEL_ONE, 2}, {LEVEL_ONE})
+        assert since - 2 <= led.tombstones_held[2] == led.markers_held[LEVEL_ONE] <= since
         site.run(60)
         site.replica.machine.removals.published(12, 20)
         site.run(2)
-        assert led.held == HeldBy((2,), (LEVEL_ONE,))
-        assert led.markers_since <= since
-        assert led.tombstones_since >= since + 60
+        assert (set(led.tombstones_held), set(led.markers_held)) == ({2}, {LEVEL_ONE})
+        assert led.markers_held[LEVEL_ONE] <= since
+        assert led.tombstones_held[2] <= since, "another copy that went on does not begin it anew"
+        site.nodes[2].disk[1] = Ends(12, 40)
+        site.report()
+        site.run(2)
+        assert set(led.tombstones_held) == {LEVEL_ONE, 2}
+        assert led.tombstones_held[LEVEL_ONE] >= since + 60, "it held nothing back meanwhile"
 
 
 def test_of_very_many_that_are_due_a_bounded_number_is_under_way_and_all_have_their_turn() -> None:

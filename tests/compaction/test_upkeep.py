@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import replace
+from os.path import dirname
 from unittest.mock import patch
 
 import pytest
@@ -488,6 +489,31 @@ def test_a_log_that_waits_for_its_replica_goes_when_its_topic_is_compacted_no_mo
         assert not node.disk.exists(folder)
 
 
+def test_a_topic_s_folder_that_a_crash_left_empty_goes_with_the_next_start() -> None:
+    with compaction_node() as node:
+        gone, stays = node.add(0), node.add(1)
+        fill(gone, 10)
+        fill(stays, 10)
+        node.settle()
+        folder = node.log(gone).folder
+        node.partitions.remove(gone)
+        removed = node.disk.rmdir
+
+        def crashes(path: str) -> None:
+            removed(path)
+            if path == folder:
+                raise OSError("the machine went down")
+
+        with patch.object(node.disk, "rmdir", crashes):
+            node.step()
+        assert not node.disk.exists(folder)
+        assert node.disk.exists(dirname(folder)), "as a crash between the two leaves it"
+        node = node.again()
+        node.step(SWEEP_SECONDS)
+        assert not node.disk.exists(dirname(folder))
+        assert node.disk.exists(node.log(stays).folder)
+
+
 def test_a_log_that_could_not_be_removed_is_removed_later() -> None:
     with compaction_node() as node:
         replica, other = node.add(0), node.add(1)
@@ -503,6 +529,57 @@ def test_a_log_that_could_not_be_removed_is_removed_later() -> None:
         node.step(SWEEP_SECONDS)
         assert not node.disk.exists(folders[0])
         assert node.disk.exists(folders[1]), "its replica is here"
+
+
+# Which log comes first.
+
+
+def test_a_busy_topic_keeps_no_other_from_being_cleaned() -> None:
+    """One log is always wholly dirty and overdue, and takes half a minute a round; the others are a little
+    dirty, have a ripe tombstone, or are overdue by an hour."""
+    busy_configs = {**EAGER, "max.compaction.lag.ms": "1000"}
+    with compaction_node() as node:
+        busy, dirty, ripe, late = (
+            node.add(0, busy_configs),
+            node.add(1, {**EAGER, "min.cleanable.dirty.ratio": "0.01"}),
+            node.add(2, {**EAGER, "min.cleanable.dirty.ratio": "0.9"}),
+            node.add(3, {**EAGER, "min.cleanable.dirty.ratio": "1", "max.compaction.lag.ms": "3600000"}),
+        )
+        for each in (dirty, late):
+            fill(each, 200, keys=150)
+        ripe.put(Plan(((b"gone", None, 0),)))
+        fill(ripe, 50, keys=40)
+        node.settle()
+        assert node.upkeep.log_of(late.id) is not None
+        before = {each.id: manifest_of(node.log(each)).clean_end for each in (dirty, late)}
+        fill(dirty, 10, start=200)
+        fill(late, 10, start=200)
+        assert 0 in offsets(node.log(ripe))
+        ripe.removal(40, 40)
+        began = node.now_ms
+        node.now_ms += 3_600_000
+        done: dict[str, int] = {}
+        cleaned = 0
+        for turn in range(400):
+            start = busy.machine.next_offset
+            fill(busy, 10, keys=1_000_000, start=start)
+            node.now_ms += 12_000
+            at = manifest_of(node.log(busy)).clean_end if node.log(busy).log is not None else 0
+            node.step(12.0)
+            cleaned += manifest_of(node.log(busy)).clean_end > at
+            seconds = (node.now_ms - began) // 1000 - 3_600
+            for name, there in (
+                ("dirty", manifest_of(node.log(dirty)).clean_end > before[dirty.id]),
+                ("late", manifest_of(node.log(late)).clean_end > before[late.id]),
+                ("ripe", 0 not in offsets(node.log(ripe))),
+            ):
+                if there:
+                    done.setdefault(name, seconds)
+            if len(done) == 3 and turn > 60:
+                break
+        assert done.keys() == {"dirty", "late", "ripe"}, done
+        assert cleaned > 2, "the busy one is cleaned, too"
+        assert max(done.values()) < 400, done
 
 
 # Disks and stores.

@@ -126,6 +126,7 @@ def test_majority_with_a_lost_folder_serves_nothing_and_says_why(cluster: RealCl
     assert "node 3 comes with data folder" in problems(cluster, 1)["strangers"]
     assert "strandline node replace" in problems(cluster, 1)["strangers"]
     assert "the other nodes know node 3 by another data folder" in problems(cluster, 3)["folder_refused"]
+    assert "since it is empty" in problems(cluster, 3)["folder_refused"]
     assert problems(cluster, 3).keys() == {"folder_refused"}, "what follows from it has another cure alone"
     assert 'strandline_problems{reason="strangers"} 1' in fetch(cluster, 1, "/metrics")
     assert 'strandline_problems{reason="folder_refused"} 1' in fetch(cluster, 3, "/metrics")
