@@ -6,6 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from strandline.node.compaction.compaction_upkeep import STORE_SECONDS
+from strandline.node.compaction.pace import LEAST_SHARE
 from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.removal_minimum import Ends
 from tests.compaction.filling import ends_of, fill, manifest_of
@@ -46,6 +47,24 @@ def test_an_ingest_that_waits_for_the_store_holds_up_no_round() -> None:
         node.bucket.delay_seconds = (0.001, 0.02)
         passed(node, 3 * HANGS_SECONDS)
         assert ends_of(node.log(waits)) == Ends(39, 40)
+
+
+def test_a_store_that_hangs_leaves_cleaning_its_share_of_the_processor() -> None:
+    with compaction_node() as node:
+        waits, dirty = two_logs(node)
+        pace = node.upkeep._pace
+        node.upkeep.start()
+        with patch.object(pace, "_share", 0.25):
+            node.bucket.delay_seconds = (HANGS_SECONDS, HANGS_SECONDS)
+            fill(waits, 40)
+            passed(node, HANGS_SECONDS / 2)
+            assert ends_of(node.log(waits)) == Ends(0, 0)
+            assert pace.job_rests == 3.0, "work waits: this is no rest"
+            node.bucket.delay_seconds = (0.001, 0.02)
+            passed(node, 3 * HANGS_SECONDS)
+            assert ends_of(node.log(waits)) == Ends(39, 40)
+            assert pace.job_rests == 1 / LEAST_SHARE - 1, "nothing waits any more"
+        assert ends_of(node.log(dirty)) == Ends(0, 40)
 
 
 def test_a_publication_that_waits_for_the_store_holds_up_the_rounds_of_its_own_log_alone() -> None:

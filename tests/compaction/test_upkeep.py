@@ -106,7 +106,10 @@ def test_small_amounts_wait_and_large_ones_do_not() -> None:
         fill(replica, 3)
         for _ in range(8):
             assert not node.step(1.0)
-        assert node.step(3.0), "ten seconds"
+            assert not node.upkeep.due(replica.id), "the status does not call what waits due"
+        node.world.run(node.world.now + 3.0)
+        assert node.upkeep.due(replica.id)
+        assert node.step(0.0), "ten seconds"
         assert manifest_of(node.log(replica)).log_end == 3
         fill(replica, 40)
         for _ in range(4):

@@ -66,6 +66,10 @@ def test_node_with_a_wiped_folder_is_not_registered_until_it_is_replaced(lost: i
         assert not brokers.registered(lost)
         why = brokers.brokers[lost].keeper.why_waiting()
         assert f"the other nodes know node {lost} by another data folder" in why
+        assert "since it is empty" in why
+        brokers.brokers[lost].host.folder.newcomer = False
+        assert "it is not empty" in brokers.brokers[lost].keeper.why_waiting()
+        brokers.brokers[lost].host.folder.newcomer = True
         others = [node for node in brokers.nodes if node != lost]
         for other in others:
             assert brokers.brokers[other].host.mesh.strangers.knocking().keys() == {lost}
