@@ -169,7 +169,7 @@ _view = LocalReader._view
 
 _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "answered": (4,),
-    "greatest": (6,),
+    "greatest": (13,),
     "hearsay": (0,),
     "manifest-unsynced": (0,),
     "all-is-ripe": (4,),
@@ -185,9 +185,9 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "not-swept": (7,),
     "keyless-taken": (1,),
     "old-view": (0,),
-    "always-in-step": (2,),
-    "own-log-forgotten": (11,),
-    "learners-forgotten": (6_000_103,),
+    "always-in-step": (9,),
+    "own-log-forgotten": (0,),
+    "learners-forgotten": (2,),
     "first-members": (6_000_008,),
     "lost-connections": (30,),
     "ripe-as-markers": (12,),
@@ -197,7 +197,7 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "same-by-size": (11,),
     "said-cleaner": (0,),
     "clean-as-now": (6,),
-    "front-stays": (54,),
+    "front-stays": (16,),
 }
 _HOLES = (
     Sabotage(

@@ -151,7 +151,7 @@ def _none(*_: Any, **__: Any) -> None:
 
 
 _MARKERS: dict[str, tuple[int, ...]] = {
-    "markers-without-numbers": (10,),
+    "markers-without-numbers": (11,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
     "markers-done-unheard": (11,),
@@ -227,7 +227,7 @@ _ALL = (
         "markers-sent-once",
         "a marker that does not arrive is not sent again",
         lambda: (patch.object(Markers, "deliver", _delivers_once),),
-        (2,),
+        (3,),
     ),
     Sabotage(
         "answered-before-prepare",
