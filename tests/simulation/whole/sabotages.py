@@ -236,7 +236,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "advances-unfenced": (6, 14, 22),
     "ahead-of-unreconciled": (0, 1, 2),
     "leases-ignored": (5, 13, 21),
-    "reader-hold-dropped": (150, 182, 262),
+    "reader-hold-dropped": (318,),
     "undecided-swept": (1, 2, 3),
     "leased-removed": (37, 125, 173),
     "gone-by-old-state": (22,),
