@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
+from strandline.node.admin.login_turns import LoginTurns, NoPlace
 from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.passwords import Credentials, credential_of_user, is_users_password
@@ -27,10 +28,6 @@ from strandline.statemachine.controller.scram_credentials import MAX_NAME, Scram
 
 log = logging.getLogger(__name__)
 
-MAX_CHECKS: Final = 2
-"""Comparisons at a time, each some milliseconds of a processor: strangers may ask for any number."""
-MAX_WAITING: Final = 16
-"""Logins that are compared or wait for it: some tenths of a second of work at the most iterations."""
 MAX_PASSWORD: Final = 1024
 MAX_REMEMBERED: Final = 1000
 _READING: Final = frozenset(("GET", "HEAD"))
@@ -72,8 +69,7 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._right: dict[bytes, ScramCredential] = {}
         """By a digest of a user and a password that were right: the credential that said so."""
-        self._waiting = 0
-        self._checks = asyncio.Semaphore(MAX_CHECKS)
+        self._turns = LoginTurns()
         self._lines = LineBound(loop.time())
 
     async def denied(self, method: str, headers: Iterable[tuple[bytes, bytes]], client: str) -> Denied | None:
@@ -93,18 +89,19 @@ class Logins:
             )
         digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
         known = self._right.get(digest)
-        if known is not None and known == credential_of_user(self._users(), user)[1]:
-            right = True
-        elif self._waiting >= MAX_WAITING:
-            return _unavailable(f"{MAX_WAITING} logins are being compared: try again later")
-        else:
-            right = await self._is_right(user, password, digest)
-        if not right:
-            await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
-            self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
-            return Denied(
-                HTTPStatus.UNAUTHORIZED, "the user is unknown, or its password is wrong", dict(_CHALLENGE)
-            )
+        if known is None or known != credential_of_user(self._users(), user)[1]:
+            try:
+                with self._turns.place(client) as address:
+                    right = await self._is_right(user, password, digest, address)
+                    if not right:
+                        await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
+            except NoPlace as error:
+                return _unavailable(str(error))
+            if not right:
+                self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
+                return Denied(
+                    HTTPStatus.UNAUTHORIZED, "the user is unknown, or its password is wrong", dict(_CHALLENGE)
+                )
         operation = Operation.DESCRIBE if method in _READING else Operation.ALTER
         authorizer, principal = self._authorizer(), f"User:{user}"
         if authorizer is None or authorizer.allows(
@@ -123,16 +120,12 @@ class Logins:
     def _users(self) -> Credentials:
         return self._credentials() or self._first
 
-    async def _is_right(self, user: str, password: str, digest: bytes) -> bool:
+    async def _is_right(self, user: str, password: str, digest: bytes, address: str) -> bool:
         if not user or not password or len(user) > MAX_NAME or len(password) > MAX_PASSWORD:
             return False
-        self._waiting += 1
-        try:
-            async with self._checks:
-                found = credential_of_user(self._users(), user)
-                right = await is_users_password(found, user, password, self._secret, loop=self._loop)
-        finally:
-            self._waiting -= 1
+        async with self._turns.turn(address):
+            found = credential_of_user(self._users(), user)
+            right = await is_users_password(found, user, password, self._secret, loop=self._loop)
         # The controller may have changed or deleted it meanwhile.
         credential = found[1]
         if not right or credential is None or credential != credential_of_user(self._users(), user)[1]:

@@ -15,10 +15,9 @@ from typing import Final
 
 from strandline.node.compaction.cleaning_round import CleaningRound, RoundLimits
 from strandline.node.compaction.compaction_measures import CompactionMeasures
-from strandline.node.compaction.compactor import IngestJob, JobFailed, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
 from strandline.node.compaction.due import newest_cleanable
-from strandline.node.compaction.ingest_plan import joined, packed_rows, waiting
+from strandline.node.compaction.log_filling import LogFilling
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.log_upkeep import LogUpkeep
@@ -49,6 +48,7 @@ class CompactionUpkeep:
         self._round: CleaningRound | None = None
         self._storing: asyncio.Task[bool] | None = None
         """Fills a log, and publishes: what needs the object store."""
+        self._log_filling = LogFilling(context, self.measures)
         self._filling: ReplicaLog | None = None
         self._pace = Pace(context.compactor.measures)
         self._rounds = itertools.count(1)
@@ -234,7 +234,7 @@ class CompactionUpkeep:
         one = max(due, key=lambda each: each[0])[1]
         self._filling = one.log
         try:
-            await self._guarded(one.log, Work.FILL, self._ingest(one))
+            await self._guarded(one.log, Work.FILL, self._log_filling.fill(one.log))
         finally:
             self._filling = None
         return True
@@ -253,73 +253,6 @@ class CompactionUpkeep:
             free = one.log is not busy and not self._with_store(one.log)
             if free and not one.log.problems.waits(work) and one.log.in_step():
                 yield one
-
-    async def _ingest(self, one: LogUpkeep) -> None:
-        """Plan from one version of the state, have the segment made, and swap it in if all still holds."""
-        owner, machine = one.log, one.log.replica.machine
-        it = owner.log
-        assert it is not None, "only open logs are filled"
-        # The floors are durable before the first byte is read: what is read may lack what was removed by now.
-        if not it.manifest.segments and not await owner.raise_floors():
-            return
-        planned = waiting(it.manifest, machine, self._config.segment_bytes)
-        if planned is None or not owner.in_step():
-            return
-        removals, frozen = machine.removals, machine.aborted.frozen()
-        before = it.manifest.segments[-1:]
-        if before and not joined(before[0], it.manifest, planned.bytes, self._config.ingest_bytes):
-            before = ()
-        rows = await self._context.loop.run_in_executor(
-            self._context.log_executor, packed_rows, frozen, planned.first_offset, planned.end_offset
-        )
-        job = IngestJob(
-            owner.place,
-            it.next_number(),
-            before[0] if before else None,
-            planned.first_offset,
-            not it.manifest.segments,
-            planned.end_offset,
-            planned.sources,
-            rows,
-            self._context.wall_ms(),
-            self._config.segment_bytes,
-            self._context.config.level_one.block_bytes,
-        )
-        made = await self._context.compactor.ingest(job)
-        if owner.log is not it:
-            # The replica has left this node meanwhile, or its topic is not compacted any more.
-            self.measures.abandoned += 1
-            await owner.discard(it, [job.number])
-        elif isinstance(made, JobFailed):
-            self._failed(owner, made)
-            await owner.discard(it, [job.number])
-        elif machine.removals is not removals or not owner.in_step():
-            # A snapshot of the state was installed meanwhile, or the log has to be reset.
-            self.measures.abandoned += 1
-            await owner.discard(it, [job.number])
-        else:
-            segments = it.manifest.segments
-            kept = segments[:-1] if before else segments
-            clean_end = it.manifest.clean_end if segments else made.segment.base_offset
-            if await owner.replace([*kept, made.segment], clean_end):
-                owner.problems.worked(Work.FILL)
-                self.measures.ingests += 1
-                self.measures.ingested_bytes += made.read_bytes
-                self.measures.ingest_written_bytes += made.segment.size
-
-    def _failed(self, owner: ReplicaLog, failed: JobFailed) -> None:
-        self.measures.failed += 1
-        if failed.why is Why.DAMAGED:
-            owner.damaged(failed.reason)
-            return
-        if failed.why is Why.GONE and owner.problems.overtaken(Work.FILL, failed.reason):
-            # Level one was merged or published meanwhile; the next plan is by the state of then.
-            return
-        if failed.why in (Why.DISK, Why.LOST):
-            reason = "the local log cannot be filled"
-        else:
-            reason = "level one cannot be read into the local log"
-        owner.problems.failed(Work.FILL, f"{reason}: {failed.reason}")
 
     # Cleaning.
 

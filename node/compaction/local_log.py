@@ -11,13 +11,12 @@ of a segment for it (`segment_files.write_made`).
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.manifest import (
     LogIdentity,
     Manifest,
@@ -40,9 +39,6 @@ from strandline.node.compaction.segment_files import (
 )
 from strandline.node.raft.disk import Disk
 
-MANIFEST: Final = "manifest"
-_TOPIC_ID: Final = re.compile("[0-9a-f]{32}")
-
 
 class LocalLogUnknown(Exception):
     """An error while the manifest was being replaced: only the next open shows which one the disk has."""
@@ -53,11 +49,6 @@ class Floors(NamedTuple):
 
     tombstones: int
     markers: int
-
-
-def log_folder(data_folder: str, topic_id: bytes, partition: int) -> str:
-    """`<data>/compacted/<topic id, 32 hex>/<partition>`."""
-    return os.path.join(data_folder, "compacted", topic_id.hex(), str(partition))
 
 
 class View:
@@ -301,45 +292,6 @@ def reset_log(
 def has_segments(disk: Disk, folder: str) -> bool:
     """Whether there are files of segments; a crash of the first reset leaves none. Raises OSError."""
     return disk.exists(folder) and any(name.endswith(SUFFIX) for name in disk.listdir(folder))
-
-
-def remove_log(disk: Disk, folder: str) -> None:
-    """Remove a log with its folder; fine if there is none. Raises OSError.
-
-    The manifest goes first, durably: a crash half-way leaves files that no log can be opened from.
-    """
-    if not disk.exists(folder):
-        return
-    names = disk.listdir(folder)
-    if MANIFEST in names:
-        disk.unlink(os.path.join(folder, MANIFEST))
-        disk.sync_dir(folder)
-    for name in names:
-        if name != MANIFEST:
-            disk.unlink(os.path.join(folder, name))
-    disk.rmdir(folder)
-    # Of the topic's folder its last partition's removal takes the rest.
-    with contextlib.suppress(OSError):
-        disk.rmdir(os.path.dirname(folder))
-
-
-def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
-    """All logs' folders, by topic id and partition. Raises OSError."""
-    found: dict[tuple[bytes, int], str] = {}
-    root = os.path.join(data_folder, "compacted")
-    # What else is there is not ours, such as the lost+found of a disk that is mounted there.
-    for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
-        for number in filter(str.isdecimal, disk.listdir(os.path.join(root, topic))):
-            found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
-    return found
-
-
-def remove_empty_folders(disk: Disk, data_folder: str) -> None:
-    """Remove the folders of topics that a crash left without a log. Raises OSError."""
-    root = os.path.join(data_folder, "compacted")
-    for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
-        if not disk.listdir(os.path.join(root, topic)):
-            disk.rmdir(os.path.join(root, topic))
 
 
 def _close_new(opened: Sequence[OpenSegment], old: dict[int, OpenSegment]) -> None:

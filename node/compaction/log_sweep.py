@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Final
 
 from strandline.node.compaction.context import CompactionContext, configs_of
-from strandline.node.compaction.local_log import remove_empty_folders, remove_log, stored_logs
+from strandline.node.compaction.log_folders import remove_empty_folders, remove_log, stored_logs
 
 SWEEP_SECONDS: Final = 10.0
 """Between two looks, for as long as there may be such files."""

@@ -76,7 +76,7 @@ class LogUpkeep:
         self._begun = (self._lets_go(manifest), self.configs)
 
     def note_ended(self) -> None:
-        """It had its turn, whatever came of it: another round waits anew."""
+        """The log had its turn, whatever came of it: the wait for another round begins."""
         self._due_since = None
 
     def note_futile(self, manifest: Manifest, young_ms: int | None) -> None:
@@ -87,7 +87,7 @@ class LogUpkeep:
         self._futile = (manifest, let_go, configs, until)
 
     def urgency(self, now: float, now_ms: int) -> float | None:
-        """How much a round is due, from 0 on; None if none is.
+        """The urgency of a round, from 0 on; None if none is due.
 
         It is the dirty ratio, 1 more if a round is overdue, and 1 more for every WAITING_SECONDS that it has
         been due. `now` in seconds of the loop's clock, `now_ms` in Unix milliseconds.

@@ -30,7 +30,7 @@ class Pace:
         self._busy = 0.0
         """Seconds in which there was always something to do."""
         self._busy_until: float | None = None
-        """Where they end, if they go on."""
+        """The end of those, if they go on; None after a rest."""
         self._share = LEAST_SHARE
 
     @property

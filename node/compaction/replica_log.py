@@ -22,11 +22,10 @@ from strandline.node.compaction.local_log import (
     LocalLogUnknown,
     View,
     has_segments,
-    log_folder,
     open_log,
-    remove_log,
     reset_log,
 )
+from strandline.node.compaction.log_folders import log_folder, remove_log
 from strandline.node.compaction.log_problems import LogProblems, Work
 from strandline.node.compaction.manifest import LogIdentity, Manifest, Segment
 from strandline.node.compaction.removal_minimum import Ends

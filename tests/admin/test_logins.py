@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from strandline.node.admin import logins as logins_module
-from strandline.node.admin.http import MAX_CONNECTIONS, MAX_OF_ADDRESS
+from strandline.node.admin.http import MAX_CONNECTIONS
+from strandline.node.admin.http import MAX_OF_ADDRESS as MAX_CONNECTIONS_OF_ADDRESS
+from strandline.node.admin.login_turns import MAX_OF_ADDRESS
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.config.first_user import FirstUser
@@ -165,10 +167,10 @@ def credential(password: str) -> ScramCredential:
     return credential_of(ScramMechanism.SHA_256, salted, b"0123456789", 4096)
 
 
-async def status(logins: logins_module.Logins, login: str) -> int:
+async def status(logins: logins_module.Logins, login: str, address: str = "127.0.0.1") -> int:
     """Of the answer: 200 where the request is let in."""
     given = b"Basic " + base64.b64encode(login.encode())
-    denied = await logins.denied("GET", [(b"authorization", given)], "127.0.0.1")
+    denied = await logins.denied("GET", [(b"authorization", given)], address)
     return 200 if denied is None else denied.status
 
 
@@ -220,7 +222,7 @@ async def test_a_node_without_users_takes_the_first_user_of_its_file() -> None:
 
 
 @on_loop
-async def test_logins_that_wait_have_a_bound_and_those_remembered_do_not_wait(
+async def test_an_address_has_a_bound_of_logins_and_those_remembered_need_no_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     known: dict[tuple[str, int], ScramCredential] = {ALICE: credential("wonderland")}
@@ -228,7 +230,7 @@ async def test_logins_that_wait_have_a_bound_and_those_remembered_do_not_wait(
     assert await status(logins, "alice:wonderland") == 200
     gate = threading.Event()
     monkeypatch.setattr(passwords, "is_password", lambda *_: gate.wait(10) and False)
-    waiting = [asyncio.create_task(status(logins, f"alice:{n}")) for n in range(logins_module.MAX_WAITING)]
+    waiting = [asyncio.create_task(status(logins, f"alice:{n}")) for n in range(MAX_OF_ADDRESS)]
     await asyncio.sleep(0)
     try:
         async with asyncio.timeout(5):
@@ -236,8 +238,34 @@ async def test_logins_that_wait_have_a_bound_and_those_remembered_do_not_wait(
             assert await status(logins, "alice:wonderland") == 200
     finally:
         gate.set()
+    await asyncio.sleep(FAILED_SECONDS / 5)
+    assert await status(logins, "bob:x") == 503, "those that failed keep their places until they are answered"
     assert set(await asyncio.gather(*waiting)) == {401}
     assert await status(logins, "bob:x") == 401
+
+
+@on_loop
+async def test_guesses_from_some_addresses_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = [f"user{number}" for number in range(20)]
+    known: dict[tuple[str, int], ScramCredential] = {
+        (user, ScramMechanism.SHA_256): credential("wonderland") for user in users
+    }
+    logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=asyncio.get_running_loop())
+    ended = False
+
+    async def guess(address: str) -> None:
+        while not ended:
+            await status(logins, "alice:x", address)
+            await asyncio.sleep(0.001)
+
+    guesses = [asyncio.create_task(guess(f"10.0.0.{number % 2}")) for number in range(100)]
+    await asyncio.sleep(0.05)
+    try:
+        told = [await status(logins, f"{user}:wonderland", "10.0.0.9") for user in users]
+    finally:
+        ended = True
+        await asyncio.gather(*guesses)
+    assert told == [200] * len(users)
 
 
 @on_loop
@@ -300,7 +328,7 @@ async def test_idle_connections_keep_no_user_out(tmp_path: Path) -> None:
             await asyncio.open_connection("127.0.0.1", http.server.port, ssl=http.context)
             for _ in range(MAX_CONNECTIONS + 5)
         ]
-        assert len(http.server._state.connections) == MAX_OF_ADDRESS
+        assert len(http.server._state.connections) == MAX_CONNECTIONS_OF_ADDRESS
         assert (await http.ask("/api/topics", "alice:wonderland")).status == 200
         (first, _), (last, writer) = opened[0], opened[-1]
         assert await asyncio.wait_for(first.read(), 5) == b"", "those that came first have ended"

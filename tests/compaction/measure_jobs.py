@@ -15,7 +15,8 @@ import time
 
 from strandline.node.compaction.breath import Breath
 from strandline.node.compaction.compactor import Filtered, FilterJob, LogPlace, MapJob, Mapped
-from strandline.node.compaction.local_log import Floors, LocalLog, log_folder, reset_log
+from strandline.node.compaction.local_log import Floors, LocalLog, reset_log
+from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.manifest import LogIdentity, Segment
 from strandline.node.compaction.segment_cleaning import SegmentCleaning
 from strandline.node.compaction.segment_files import TERM, made_name, segment_unique, write_made

@@ -17,8 +17,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures
-from strandline.node.compaction.local_log import Floors, LocalLog, View, log_folder, reset_log
+from strandline.node.compaction.local_log import Floors, LocalLog, View, reset_log
 from strandline.node.compaction.local_reader import LocalReader
+from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.manifest import NONE, LogIdentity, Segment
 from strandline.node.compaction.segment_files import TERM, segment_unique, write_made
 from strandline.node.kafka.handlers.fetch_partition import stamped_parts

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strandline.node.compaction.local_log import MANIFEST, LocalLog, stored_logs
+from strandline.node.compaction.local_log import LocalLog
+from strandline.node.compaction.log_folders import MANIFEST, stored_logs
 from strandline.node.compaction.manifest import LogIdentity, Manifest, parsed
 from strandline.node.raft.disk import RealDisk
 from tests.cluster.real_cluster import RealCluster

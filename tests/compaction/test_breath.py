@@ -11,7 +11,8 @@ import pytest
 from strandline.node.compaction import segment_cleaning
 from strandline.node.compaction.breath import MAX_JOB_REST_SECONDS, MAX_WRITE_REST_SECONDS, Breath
 from strandline.node.compaction.compactor import Filtered, FilterJob, LogPlace, MapJob, Mapped
-from strandline.node.compaction.local_log import Floors, log_folder, reset_log
+from strandline.node.compaction.local_log import Floors, reset_log
+from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.segment_cleaning import SegmentCleaning
 from strandline.node.raft.disk import RealDisk
 from tests.compaction import measure_jobs

@@ -20,7 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from strandline.cluster.admin_client import AdminClient as NodeClient
-from strandline.node.compaction.local_log import open_log, stored_logs
+from strandline.node.compaction.local_log import open_log
+from strandline.node.compaction.log_folders import stored_logs
 from strandline.node.compaction.manifest import LogIdentity
 from strandline.node.compaction.segment_files import RESERVE_PART
 from strandline.node.raft.disk import RealDisk

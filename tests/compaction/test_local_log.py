@@ -14,16 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from strandline.node.compaction import local_log, manifest
-from strandline.node.compaction.local_log import (
-    MANIFEST,
-    Floors,
-    LocalLog,
-    LocalLogUnknown,
-    log_folder,
-    open_log,
-    reset_log,
-    stored_logs,
-)
+from strandline.node.compaction.local_log import Floors, LocalLog, LocalLogUnknown, open_log, reset_log
+from strandline.node.compaction.log_folders import MANIFEST, log_folder, stored_logs
 from strandline.node.compaction.manifest import NONE, LogIdentity, Manifest, ManifestDamaged, Segment
 from strandline.node.compaction.segment_files import (
     LocalLogDamaged,

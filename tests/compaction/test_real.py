@@ -9,7 +9,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from strandline.node.compaction.local_log import open_log, stored_logs
+from strandline.node.compaction.local_log import open_log
+from strandline.node.compaction.log_folders import stored_logs
 from strandline.node.compaction.manifest import LogIdentity
 from strandline.node.raft.disk import RealDisk
 from tests.cluster.real_cluster import running_cluster, wait

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.node.broker.broker import Broker
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.local_log import log_folder, remove_log
+from strandline.node.compaction.log_folders import log_folder, remove_log
 from strandline.node.config.node_config import CompactionSection, NodeConfig
 from strandline.node.partition.batch import ProducedBatch
 from strandline.node.partition.partition import Partition

@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed, MapJob, Why
-from strandline.node.compaction.local_log import MANIFEST
+from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.log_sweep import SWEEP_SECONDS
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from strandline.node.compaction import compaction_upkeep, log_upkeep, segment_cleaning
 from strandline.node.compaction import ingest as ingest_module
+from strandline.node.compaction import log_filling, log_upkeep, segment_cleaning
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.filter import Ripe
 from strandline.node.compaction.ingest_plan import waiting
 from strandline.node.compaction.key_map import KeyHash
-from strandline.node.compaction.local_log import MANIFEST
+from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.manifest import Manifest
 from strandline.snapshot.aborted import NOTHING_ABORTED
 from strandline.snapshot.compression import Compression
@@ -206,7 +206,7 @@ def _bound_at_the_high_watermark(manifest: Manifest, machine: Any, most: int) ->
 @contextmanager
 def _open_transactions_are_read() -> Iterator[None]:
     bound = _bound_at_the_high_watermark
-    with patch.object(compaction_upkeep, "waiting", bound), patch.object(log_upkeep, "waiting", bound):
+    with patch.object(log_filling, "waiting", bound), patch.object(log_upkeep, "waiting", bound):
         yield
 
 

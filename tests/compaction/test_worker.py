@@ -40,7 +40,8 @@ from strandline.node.compaction.job_frames import (
     result_of,
     share_messages,
 )
-from strandline.node.compaction.local_log import Floors, log_folder, open_log, reset_log
+from strandline.node.compaction.local_log import Floors, open_log, reset_log
+from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.manifest import LogIdentity, Segment
 from strandline.node.compaction.segment_files import write_made
 from strandline.node.compaction.shared_rows import shared_rows

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Set
 from typing import Any, Final
 
 from strandline.cluster.admin_client import AdminClient, Unreachable
-from strandline.node.compaction.local_log import stored_logs
+from strandline.node.compaction.log_folders import stored_logs
 from strandline.node.raft.disk import RealDisk
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.programs.soak.compaction_load import PARTITIONS, TOPIC, Place

@@ -13,7 +13,8 @@ import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from strandline.cluster.kafka_client import client_config
-from strandline.node.compaction.local_log import open_log, stored_logs
+from strandline.node.compaction.local_log import open_log
+from strandline.node.compaction.log_folders import stored_logs
 from strandline.node.compaction.manifest import LogIdentity
 from strandline.node.raft.disk import RealDisk
 from strandline.snapshot.aborted import Aborted

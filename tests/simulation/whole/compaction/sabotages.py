@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Set
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.compaction import compaction_upkeep, removal_leader, segment_files
+from strandline.node.compaction import log_filling, removal_leader, segment_files
 from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.ingest_plan import waiting
-from strandline.node.compaction.local_log import MANIFEST, LocalLog, View
+from strandline.node.compaction.local_log import LocalLog, View
 from strandline.node.compaction.local_reader import LocalReader
+from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.log_sweep import LogSweep
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.removal_minimum import Ends, removal_minimum
@@ -226,11 +227,11 @@ _HOLES = (
     ),
     Sabotage(
         "aborted-kept", "a local log is filled with what was aborted",
-        lambda: (patch.object(compaction_upkeep, "packed_rows", _no_rows),),
+        lambda: (patch.object(log_filling, "packed_rows", _no_rows),),
     ),
     Sabotage(
         "open-settled", "a local log is filled with what is not decided yet",
-        lambda: (patch.object(compaction_upkeep, "waiting", _waiting_to_the_end),),
+        lambda: (patch.object(log_filling, "waiting", _waiting_to_the_end),),
     ),
     Sabotage(
         "planned-bound", "a round whose map was full calls the log clean up to where it was to go",

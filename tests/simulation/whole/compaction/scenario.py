@@ -15,7 +15,7 @@ from strandline.node.compaction import (
     removal_leader,
     reports,
 )
-from strandline.node.compaction.local_log import log_folder
+from strandline.node.compaction.log_folders import log_folder
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.compaction.logs import Written
 from tests.simulation.all_of import all_of

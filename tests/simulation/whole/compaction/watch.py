@@ -10,7 +10,8 @@ from typing import Any
 
 from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.compaction_measures import Reset
-from strandline.node.compaction.local_log import MANIFEST, View, log_folder
+from strandline.node.compaction.local_log import View
+from strandline.node.compaction.log_folders import MANIFEST, log_folder
 from strandline.node.compaction.manifest import LogIdentity, Manifest, ManifestDamaged, parsed
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog

@@ -11,7 +11,8 @@ from strandline.node.compaction import ingest, publisher, removal_leader, segmen
 from strandline.node.compaction.cleaning_round import CleaningRound
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.context import Replica
-from strandline.node.compaction.local_log import MANIFEST, Change, LocalLog
+from strandline.node.compaction.local_log import Change, LocalLog
+from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.log_upkeep import LogUpkeep
 from strandline.node.compaction.manifest import Manifest, Segment

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from strandline.node.compaction import compaction_upkeep, ingest, ingest_plan, log_upkeep
+from strandline.node.compaction import ingest, ingest_plan, log_filling, log_upkeep
 from strandline.node.compaction.ingest_plan import WaitingOffsets
 from strandline.node.compaction.manifest import Manifest
 from strandline.node.compaction.removal_leader import Copies, RemovalLeader
@@ -71,7 +71,7 @@ def next_marker() -> tuple[Broken, ...]:
     return (
         patch.dict(partition_state._HANDLERS, {PartitionOpcode.END_TRANSACTION: end}),
         patch.object(AbortedTransactions, "frozen", frozen),
-        patch.object(compaction_upkeep, "packed_rows", packed),
+        patch.object(log_filling, "packed_rows", packed),
     )
 
 
@@ -159,5 +159,5 @@ _waiting = ingest_plan.waiting
 def high_watermark() -> tuple[Broken, ...]:
     """Logs are filled up to the high watermark."""
     return tuple(
-        patch.object(module, "waiting", _to_the_high_watermark) for module in (compaction_upkeep, log_upkeep)
+        patch.object(module, "waiting", _to_the_high_watermark) for module in (log_filling, log_upkeep)
     )
