@@ -15,6 +15,7 @@ from typing import Final
 from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
 from strandline.node.level_one.chunks import CheckedBlocks, Layout
 from strandline.node.level_one.reader_measures import LevelOneReaderMeasures
+from strandline.node.objectstore.get_turns import GetTurns
 from strandline.node.objectstore.object_file import Checked, FileRange, ObjectFile
 from strandline.node.objectstore.store import ObjectStore, RangeNotFound
 from strandline.snapshot.level_one_format import Block
@@ -79,7 +80,7 @@ class FileChunks:
     def __init__(
         self,
         store: ObjectStore,
-        turns: asyncio.Semaphore,
+        turns: GetTurns,
         measures: LevelOneReaderMeasures,
         *,
         loop: asyncio.AbstractEventLoop,
@@ -114,7 +115,7 @@ class FileChunks:
         """Check a chunk that will be wanted soon; False where too much is waiting so."""
         _, length = opened.layout.span_of(number)
         key = (opened.layout.footer.unique, number)
-        return self.chunks.ahead(key, length, partial(self._check, opened, number))
+        return self.chunks.ahead(key, length, partial(self._check, opened, number, ahead=True))
 
     async def close(self) -> None:
         """Let go of all files; what is under way ends with an error."""
@@ -131,12 +132,12 @@ class FileChunks:
             self._look = self._loop.call_later(LOOK_SECONDS, self._let_go)
         return opened
 
-    async def _check(self, opened: OpenObject, number: int) -> FileChunk:
+    async def _check(self, opened: OpenObject, number: int, *, ahead: bool = False) -> FileChunk:
         layout, file = opened.layout, opened.file
         assert file is not None
         numbers = layout.blocks_in(number)
         blocks = layout.blocks[numbers.start : numbers.stop]
-        async with self._turns:
+        async with self._turns.one(ahead=ahead):
             try:
                 found = await self._store.checked(file, [(one.position, one.length) for one in blocks])
             except RangeNotFound as error:

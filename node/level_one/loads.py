@@ -9,6 +9,7 @@ from functools import partial
 from strandline.node.level_one.block_cache import BlockCache, Loaded
 from strandline.node.level_one.chunks import Chunk, Layout
 from strandline.node.level_one.reader_measures import LevelOneReaderMeasures
+from strandline.node.objectstore.get_turns import GetTurns
 from strandline.node.objectstore.store import Buffer, ObjectStore, RangeNotFound, StoreError
 from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
 from strandline.snapshot.object_frame import BadObject
@@ -21,7 +22,7 @@ class Loads:
     def __init__(
         self,
         store: ObjectStore,
-        turns: asyncio.Semaphore,
+        turns: GetTurns,
         measures: LevelOneReaderMeasures,
         layouts: BlockCache[Layout],
         chunks: BlockCache[Chunk],
@@ -51,7 +52,8 @@ class Loads:
         key = (extent.unique, 0)
         known = self._layouts.peek(key)
         if known is None:
-            self._layouts.ahead(key, extent.index_bytes, partial(self._load_layout, place, extent))
+            load = partial(self._load_layout, place, extent, ahead=True)
+            self._layouts.ahead(key, extent.index_bytes, load)
         return known
 
     def comes_whole(self, extent: LevelOneExtent) -> bool:
@@ -65,14 +67,16 @@ class Loads:
     def chunk_ahead(self, layout: Layout, number: int) -> bool:
         """Load a chunk that will be wanted soon; False where too much is waiting so."""
         _, length = layout.span_of(number)
-        load = partial(self._load_chunk, layout, number)
+        load = partial(self._load_chunk, layout, number, ahead=True)
         return self._chunks.ahead((layout.footer.unique, number), length, load)
 
-    async def _load_layout(self, place: tuple[bytes, int], extent: LevelOneExtent) -> Layout:
+    async def _load_layout(
+        self, place: tuple[bytes, int], extent: LevelOneExtent, *, ahead: bool = False
+    ) -> Layout:
         name = level_one_name(*place, extent.term, extent.unique)
         whole = self.comes_whole(extent)
         start = 0 if whole else extent.size - extent.index_bytes
-        data = await self._get(name, start, extent.size - start)
+        data = await self._get(name, start, extent.size - start, ahead)
         try:
             footer = _footer(name, extent, data)
         except BadObject:
@@ -84,8 +88,8 @@ class Loads:
             self._chunks.put((extent.unique, 0), self._chunk(layout, 0, data[position : position + length]))
         return layout
 
-    async def _load_chunk(self, layout: Layout, number: int) -> Chunk:
-        data = await self._get(layout.name, *layout.span_of(number))
+    async def _load_chunk(self, layout: Layout, number: int, *, ahead: bool = False) -> Chunk:
+        data = await self._get(layout.name, *layout.span_of(number), ahead)
         return self._chunk(layout, number, data)
 
     def _chunk(self, layout: Layout, number: int, data: Buffer) -> Chunk:
@@ -96,8 +100,8 @@ class Loads:
         self._measures.bad += chunk.bad_blocks
         return chunk
 
-    async def _get(self, name: str, start: int, length: int) -> Buffer:
-        async with self._turns:
+    async def _get(self, name: str, start: int, length: int, ahead: bool) -> Buffer:
+        async with self._turns.one(ahead=ahead):
             began = self._now()
             self._measures.gets += 1
             try:

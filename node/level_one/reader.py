@@ -22,6 +22,7 @@ from strandline.node.level_one.read_ahead import Ahead, check_ahead, read_ahead
 from strandline.node.level_one.reader_measures import LevelOneReaderMeasures
 from strandline.node.level_one.stored_run import StoredRun, TimedBatch
 from strandline.node.level_zero.read_pace import ReadPaces
+from strandline.node.objectstore.get_turns import GetTurns
 from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.snapshot.object_frame import HEADER, BadObject
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -68,7 +69,7 @@ class LevelOneReader:
     ) -> None:
         self.measures = LevelOneReaderMeasures()
         self._config = config
-        turns = asyncio.Semaphore(config.max_gets)
+        turns = GetTurns(config.max_gets)
         self.paces = ReadPaces(
             least=config.ahead_bytes, budget=lambda: self.chunks.max_bytes // 2, now=loop.time
         )
@@ -105,13 +106,14 @@ class LevelOneReader:
             self._loads.layout(place, extent)
         runs: list[StoredRun] = []
         room = max_bytes
-        pace = self.paces.begin(place, offset)
+        began, pace = offset, self.paces.begin(place, offset)
         for extent in extents:
             ahead = Ahead(place, following, pace.window)
             try:
                 offset = await self._read_object(ahead, extent, offset, end, room, runs, files)
             except (StoreError, BadObject):
                 if not runs:
+                    self.paces.failed(place, pace, began)
                     raise
                 break
             room = max_bytes - sum(len(run.data) for run in runs)

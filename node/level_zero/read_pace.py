@@ -104,6 +104,11 @@ class ReadPaces:
         if len(kind) > MAX_READERS:
             kind.popitem(last=False)
 
+    def failed(self, place: Hashable, pace: Pace, offset: int) -> None:
+        """The consumer got an error, and will ask for this offset again if it goes on."""
+        if pace.window:
+            self.end(place, pace, offset, 0)
+
     def _forget(self) -> None:
         before = self._now() - FORGOTTEN_SECONDS
         for kind in (self._going, self._once):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.level_zero.measures import ReaderMeasures
 from strandline.node.level_zero.read_pace import ReadPaces
+from strandline.node.objectstore.get_turns import GetTurns
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectStore, RangeNotFound, StoreError
 from strandline.snapshot.level_zero_format import BadObject, verify_batch
 from strandline.statemachine.partition.extent import Extent, InlineExtent, ObjectExtent
@@ -82,7 +83,7 @@ class Reader:
         self._loading: dict[tuple[bytes, int], asyncio.Future[Loaded]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._started = 0
-        self._turns = asyncio.Semaphore(config.max_gets)
+        self._turns = GetTurns(config.max_gets)
 
     async def read(self, extents: Sequence[Extent], ahead: Sequence[Extent] = ()) -> list[bytes]:
         """The batches of some extents, in their order, as they were stored (see `patched`).
@@ -100,7 +101,7 @@ class Reader:
                 wanted.append(extent)
             batches.append(batch)
         if wanted:
-            self._fetch(wanted)
+            self._fetch(wanted, ahead=False)
         if ahead:
             self._read_ahead(ahead)
         result: list[bytes] = []
@@ -158,18 +159,18 @@ class Reader:
             self._promise(extent)
             wanted.append(extent)
         self.measures.batches_ahead += len(wanted)
-        self._fetch(wanted)
+        self._fetch(wanted, ahead=True)
 
-    def _fetch(self, extents: Sequence[ObjectExtent]) -> None:
+    def _fetch(self, extents: Sequence[ObjectExtent], *, ahead: bool) -> None:
         for part in plan(extents, self._config.join_gap_bytes, self._config.max_get_bytes):
             self.loading_bytes += part.end - part.start
             self._started += 1
-            self._tasks[self._started] = self._loop.create_task(self._get(self._started, part))
+            self._tasks[self._started] = self._loop.create_task(self._get(self._started, part, ahead))
 
-    async def _get(self, number: int, part: Range) -> None:
+    async def _get(self, number: int, part: Range, ahead: bool) -> None:
         data: Buffer | StoreError = NotDone("get_range", part.name, "the node is stopping", retriable=True)
         try:
-            async with self._turns:
+            async with self._turns.one(ahead=ahead):
                 data = await self._range(part)
         except StoreError as error:
             data = error

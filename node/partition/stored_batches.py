@@ -237,6 +237,8 @@ class StoredBatches:
                 ahead = [] if pace is None else self._ahead(pace, extents[-1].end_offset)
                 batches = await self._level_zero.read(extents, ahead)
         except (StoreError, BadObject):
+            if pace is not None:
+                self._level_zero.paces.failed(self._place, pace, offset)
             if not found:
                 raise
             return found  # The read of the rest gets the error.

@@ -310,6 +310,45 @@ def test_a_quick_consumer_is_read_ahead_for_by_its_pace(case: Case) -> None:
     assert max(took) < 0.002, f"reads of chunks that are 0.1 s away: {took}"
 
 
+def test_a_read_that_waits_has_a_turn_whatever_is_read_ahead(case: Case) -> None:
+    extent = case.stored(*[(100, 1)] * 2000)
+    case.read(0, max_bytes=100)
+    layout = case.reader.layouts.peek((extent.unique, 0))
+    assert layout is not None
+    case.sim.stall()
+    before = case.gets
+    for number in range(5, 25):
+        assert case.reader._loads.chunk_ahead(layout, number)
+    case.pause()
+    assert case.gets - before == 3, "of four turns three"
+    task = case.reading(1900, END, 100)
+    case.pause()
+    assert case.gets - before == 4
+    case.sim.unstall()
+    case.settle()
+    assert ends(task.result()) == (1900, 1901)
+    assert case.gets - before == 21
+
+
+def test_a_consumer_whose_read_failed_is_read_ahead_for_when_it_comes_again(case: Case) -> None:
+    case.stored(*[(100, 1)] * 2000)
+    for offset in range(0, 200, 20):
+        case.timed(offset, 0.01)
+    window = case.reader.paces.window_bytes
+    assert window >= CONFIG.ahead_bytes
+    case.reader.chunks.drop(lambda _: True)
+    case.sim.refused = 1.0
+    with pytest.raises(NotDone, match="refused"):
+        case.read(200, max_bytes=2000)
+    assert case.reader.paces.window_bytes >= CONFIG.ahead_bytes
+    case.sim.refused = 0.0
+    case.read(200, max_bytes=2000)
+    case.settle()
+    gets = case.gets
+    case.read(220, max_bytes=2000)
+    assert case.gets == gets, "it was read ahead"
+
+
 def test_readers_of_the_same_chunk_share_one_get(case: Case) -> None:
     case.stored(*[(100, 1)] * 200)
     tasks = [case.reading(3 + number, END, 500) for number in range(5)]

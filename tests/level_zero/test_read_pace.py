@@ -49,6 +49,18 @@ def test_a_store_that_is_near_needs_no_more_than_the_least(latency: float) -> No
     assert Case(latency).reads(40, 10 * KB, 0.01).window == LEAST
 
 
+def test_a_read_that_failed_costs_a_consumer_nothing_and_makes_none() -> None:
+    case = Case()
+    window = case.reads(30, 100 * KB, 0.01).window
+    pace = case.paces.begin("a", 30)
+    case.paces.failed("a", pace, 30)
+    case.now += 0.01
+    assert case.paces.begin("a", 30).window > window // 2
+    unknown = case.paces.begin("b", 7)
+    case.paces.failed("b", unknown, 7)
+    assert case.paces.begin("b", 7).window == 0
+
+
 def test_it_doubles_at_most() -> None:
     case = Case()
     windows = [case.reads(1, 1000 * KB, 0.0, offset=number).window for number in range(6)]

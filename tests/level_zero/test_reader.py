@@ -221,6 +221,30 @@ def test_gets_in_parallel_are_bounded(case: Case) -> None:
     assert case.reader.loading_bytes == 0
 
 
+def test_a_read_that_waits_has_a_turn_whatever_is_read_ahead(case: Case) -> None:
+    first, last = case.stored(1, 10), case.stored(2, 10)
+    ahead = [case.stored(number, 10)[0] for number in range(3, 15)]
+    case.sim.stall()
+    tasks = [case.node.loop.create_task(case.reader.read(first, ahead))]
+    case.world.run(1.0)
+    assert case.gets == CONFIG.max_gets
+    case.sim.unstall()
+    case.world.run(10.0)
+    case.sim.stall()
+    case.fetched.resize(0)
+    case.fetched.resize(100_000)
+    case.reader._read_ahead(ahead)
+    before = case.gets
+    case.world.run(20.0)
+    assert case.gets - before == CONFIG.max_gets * 3 // 4
+    tasks.append(case.spawn(last))
+    case.world.run(30.0)
+    assert case.gets - before == CONFIG.max_gets
+    case.sim.unstall()
+    case.world.run(40.0)
+    assert [task.result() for task in tasks] == [[case.bytes_of(one[0])] for one in (first, last)]
+
+
 def test_closing_ends_every_read(case: Case) -> None:
     case.sim.stall()
     tasks = [case.spawn(case.stored(n, 10)) for n in range(8)]
