@@ -11,9 +11,9 @@ class GetTurns:
     """The gets under way of one reader of the object store. Belongs to one event loop."""
 
     def __init__(self, most: int) -> None:
-        """`most` gets at a time, at least 1. Three quarters of them may be ahead of their readers."""
-        self._all = asyncio.Semaphore(most)
-        self._ahead = asyncio.Semaphore(max(most * 3 // 4, 1))
+        """`most` gets at a time may be ahead of their readers, at least 1; of all, a quarter more."""
+        self._all = asyncio.Semaphore(most + max(most // 4, 1))
+        self._ahead = asyncio.Semaphore(most)
 
     @asynccontextmanager
     async def one(self, *, ahead: bool) -> AsyncIterator[None]:

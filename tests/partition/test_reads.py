@@ -141,6 +141,24 @@ def test_what_was_asked_for_is_not_asked_for_again() -> None:
         assert ahead(lone) == [[], [2, 3, 4, 5], [6], [7], [8]]
 
 
+def test_a_consumer_whose_read_failed_is_not_a_new_one() -> None:
+    def refuses() -> list[bytes]:
+        raise NotDone("get_range", "an object", "refused", retriable=True)
+
+    with Lone() as lone:
+        filled(lone, *[5] * 6)
+        lone.written._batches.clear()
+        for offset in (0, 1):
+            lone.run(lone.partition.read(offset, 10, 1))
+        lone.reader.answers.append(refuses)
+        with pytest.raises(NotDone):
+            lone.run(lone.partition.read(2, 10, 1)).result()
+        assert lone.reader.paces.readers == 1
+        window = lone.reader.paces.window_bytes
+        lone.run(lone.partition.read(2, 10, 1))
+        assert lone.reader.paces.window_bytes >= window > 0
+
+
 def gone(lone: Lone, then: Callable[[], object] = lambda: None) -> Callable[[], list[bytes]]:
     """The first extent's object is not there; and then something happens."""
 
