@@ -47,7 +47,7 @@ class LevelOneReaderConfig:
     """Least bytes that are read ahead of a reader that goes on; more if its pace asks for it (ReadPaces)."""
 
     max_gets: int = 16
-    """Most gets in progress; further ones wait."""
+    """Most gets ahead of their readers; for what readers wait for there are a quarter more. Others wait."""
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 0 or self.chunk_bytes < 1 or self.ahead_bytes < 0 or self.max_gets < 1:

@@ -36,7 +36,7 @@ class ReaderConfig:
     """Ranges are not joined beyond this; a larger batch is one get all the same."""
 
     max_gets: int = 16
-    """Bound on gets in progress; more wait their turn."""
+    """Most gets ahead of their readers; for what readers wait for there are a quarter more. Others wait."""
 
     ahead_bytes: int = MIB
     """Least bytes that are read ahead of a consumer that goes on; its pace may ask for more (ReadPaces)."""
