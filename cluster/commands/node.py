@@ -133,17 +133,24 @@ def drain(
     with progress(as_json) as say:
         answer = first_answer(addresses, "POST", "/api/nodes/drain", body, timeout=20.0)
         left = held = int(answer["replicas"])
+        stay = 0
         began = time.monotonic()
         while left and timeout and not undo:
-            say(f"node {node}: {left} of {held} replicas to go{_time_left(held, left, began)}")
+            say(f"node {node}: {left} of {held} replicas to go{_stay(stay) or _time_left(held, left, began)}")
             if time.monotonic() - began > timeout:
                 raise CommandFailed(
-                    f"node {node} still has {left} of {held} replicas after {timeout:g} s",
-                    "it goes on by itself: see `strandline cluster status` and the nodes' logs",
+                    f"node {node} still has {left} of {held} replicas after {timeout:g} s{_stay(stay)}",
+                    "it goes on by itself"
+                    + (
+                        " once another node is started or added"
+                        if stay
+                        else ": see `strandline cluster status` and the nodes' logs"
+                    ),
                 )
             time.sleep(_POLL_SECONDS)
             rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
-            left = next((int(row["replicas"]) for row in rows if row["node"] == node), left)
+            row = next((one for one in rows if one["node"] == node), {"replicas": left})
+            left, stay = int(row["replicas"]), int(row.get("without_room", 0))
     if undo:
         said = f"node {node} may get replicas again; it has {left}"
     elif left:
@@ -151,6 +158,14 @@ def drain(
     else:
         said = f"node {node} is drained: it has no replicas"
     show(as_json, {"node": node, "draining": not undo, "replicas": left}, said)
+
+
+def _stay(stay: int) -> str:
+    """The replicas that no other node can take, if there are any; nodes of earlier releases do not tell."""
+    if not stay:
+        return ""
+    why = "none that is alive and not drained lacks the partition"
+    return f", {stay} of them with no other node to go to: {why}"
 
 
 def _time_left(held: int, left: int, began: float) -> str:

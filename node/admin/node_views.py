@@ -39,7 +39,7 @@ def cluster(source: AdminSource) -> dict[str, Any]:
 
 def node(source: AdminSource, registration: NodeRegistration, replicas: int, leads: int) -> dict[str, Any]:
     """A registered node; `replicas` and `leads` count partitions."""
-    me = registration.node == source.node_id
+    me, machine = registration.node == source.node_id, source.controller.machine
     return {
         "node": registration.node,
         # Above 2**53, where readers of JSON begin to round.
@@ -53,7 +53,8 @@ def node(source: AdminSource, registration: NodeRegistration, replicas: int, lea
         "max_feature_level": registration.max_feature_level,
         "rack": registration.rack or None,
         "fenced": registration.fenced,
-        "draining": registration.node in source.controller.machine.draining,
+        "draining": registration.node in machine.draining,
+        "without_room": machine.drains_without_room().get(registration.node, 0),
         "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
         "replicas": replicas,

@@ -100,6 +100,7 @@ NODE: Final = record(
     rack=maybe("string", "The rack that it stands in, as node.rack says."),
     fenced=value("boolean", "Whether the controller considers the node dead."),
     draining=value("boolean", "Whether it gets no more replicas, because an operator empties it."),
+    without_room=value("integer", "Of its replicas, while it is emptied: those that no other node can take."),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     replicas=value("integer", "Partitions it has a replica of."),

@@ -1,9 +1,8 @@
 """The controller: one replicated state machine with the cluster's metadata.
 
-Which nodes there are, which topics, where each partition's replicas lie and which Raft group replicates it,
-the cluster epoch, which node may hand out which producer ids. Group 0 is its own. Every node that has a
-replica of it reads it directly, without a round trip: `version` says when what was derived from it is out of
-date, and `group_changes` what a node has to create and remove. docs/controller.md tells the rules.
+Nodes, topics, where each partition's replicas lie and which Raft group replicates it, the cluster epoch,
+blocks of producer ids. Group 0 is its own. A node reads its replica directly: `version` says when what was
+derived is out of date, `group_changes` what a node has to create and remove. docs/controller.md: the rules.
 """
 
 from __future__ import annotations
@@ -276,6 +275,10 @@ class Controller:
     def drain_moves(self, at_once: int) -> list[MoveReplicas]:
         """The moves that empty nodes which are drained: see `drain_plan.moves`."""
         return drain_plan.moves(self._state, at_once)
+
+    def drains_without_room(self) -> dict[int, int]:
+        """By drained node, the replicas that stay for now: see `drain_plan.without_room`."""
+        return drain_plan.without_room(self._state)
 
     def stuck_topics(self) -> list[str]:
         """Topics without which the replacement cannot end: see `node_folders.stuck_topics`."""

@@ -54,6 +54,22 @@ def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
     return planned
 
 
+def without_room(state: ControllerState) -> dict[int, int]:
+    """By drained node, the replicas that stay for now: each node that may get some has one of the partition.
+
+    A drain begins only where there is room, and other nodes may have gone since.
+    """
+    may_get = state.racks().keys()
+    found: dict[int, int] = {}
+    for node in state.draining:
+        for group in state.hosted.get(node, ()):
+            place = state.places[group]
+            replicas = state.topics[place.topic_id].partitions[place.partition].replicas
+            if group not in state.moves and may_get <= set(replicas):
+                found[node] = found.get(node, 0) + 1
+    return found
+
+
 def _held(topic: Topic) -> dict[int, int]:
     counts: dict[int, int] = {}
     for partition in topic.partitions:

@@ -359,7 +359,10 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
         answer = await client.ask("POST", drain, b'{"node": 1, "draining": false}')
         assert (answer.status, answer.json()["draining"]) == (200, False)
         (row,) = (await client.get("/api/nodes"))["nodes"]
-        assert (row["rack"], row["draining"]) == ("east", False)
+        assert (row["rack"], row["draining"], row["without_room"]) == ("east", False, 0)
+        node.machine._state.draining.add(1)
+        (row,) = (await client.get("/api/nodes"))["nodes"]
+        assert (row["draining"], row["without_room"], row["replicas"]) == (True, 1, 1)
 
 
 @on_loop

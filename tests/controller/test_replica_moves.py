@@ -7,6 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from strandline.node.controller import replica_moves
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import DeleteTopic, MoveReplicas, SetDraining
 from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
@@ -226,3 +227,16 @@ def test_a_drained_node_is_emptied_also_under_another_controller_leader(crash: b
         assert now is not None
         assert all({racks[one] for one in part.replicas} == {"a", "b", "c"} for part in now.partitions)
         read_back(brokers, topic, client)
+
+
+def test_a_drain_whose_room_is_gone_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with Brokers(4) as brokers:
+        brokers.create_topic(1, "t", 6)
+        brokers.world.run(brokers.world.now + 1)
+        node = 3 if brokers.leader() == 4 else 4
+        with patch.object(Controller, "drains_without_room", lambda _: {node: 2}):
+            assert brokers.submit(node, SetDraining(node, True)) > 0
+            brokers.world.run(brokers.world.now + 20)
+        lines = [one for one in caplog.messages if "cannot be emptied for now" in one]
+        assert len(lines) == 1
+        assert lines[0].startswith(f"node {node} cannot be emptied for now: 2 of its replicas have no")

@@ -121,5 +121,7 @@ def test_without_room_any_more_what_is_left_stays() -> None:
     log = Log(nodes=3, level=2)
     log.topic(log.creation(1, assignments=[[1, 2]]))
     log.do(SetDraining(1, True))
+    assert log.machine.drains_without_room() == {}
     fence(log, 3)
     assert log.machine.drain_moves(9) == []
+    assert log.machine.drains_without_room() == {1: 1}
