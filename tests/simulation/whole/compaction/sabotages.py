@@ -186,7 +186,7 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "not-swept": (7,),
     "keyless-taken": (1,),
     "old-view": (0,),
-    "always-in-step": (9,),
+    "always-in-step": (46,),
     "own-log-forgotten": (0,),
     "learners-forgotten": (2,),
     "first-members": (6_000_008,),
