@@ -8,28 +8,33 @@ in the order, so it is the preferred leader where that was.
 from __future__ import annotations
 
 from strandline.statemachine.controller.controller_commands import MoveReplicas
-from strandline.statemachine.controller.controller_state import ControllerState, Topic
+from strandline.statemachine.controller.controller_state import ControllerState, Move, Topic
 
 
 def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
     """The moves to begin with now, so that at most `at_once` of the cluster's are under way.
 
-    Partitions that move already wait for their turn, and those for which there is no room stay.
+    Partitions that move already wait for their turn, and those for which there is no room stay. A move to a
+    node that is drained by now gets another target. One to a node that is dead waits for it, or for an
+    operator, and keeps no other from its turn.
     """
+    under_way = sum(not _waits_for_dead(state, move) for move in state.moves.values())
     leaving = sorted({group for node in state.draining for group in state.hosted.get(node, ())})
     racks = state.racks()
     total = {node: load.replicas for node, load in state.loads().items()}
     held: dict[bytes, dict[int, int]] = {}
     planned: list[MoveReplicas] = []
     for group in leaving:
-        if len(state.moves) + len(planned) >= at_once:
+        if under_way + len(planned) >= at_once:
             break
-        if group in state.moves:
+        present = state.moves.get(group)
+        if present is not None and state.draining.isdisjoint(_joining(present)):
             continue
         place = state.places[group]
         topic = state.topics[place.topic_id]
         of_topic = held.setdefault(topic.topic_id, _held(topic))
-        replicas = list(topic.partitions[place.partition].replicas)
+        before = topic.partitions[place.partition].replicas if present is None else present.target
+        replicas = list(before)
         for position, node in enumerate(replicas):
             if node not in state.draining:
                 continue
@@ -49,7 +54,7 @@ def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
             replicas[position] = chosen
             of_topic[chosen] = of_topic.get(chosen, 0) + 1
             total[chosen] += 1
-        if tuple(replicas) != topic.partitions[place.partition].replicas:
+        if tuple(replicas) != before:
             planned.append(MoveReplicas(topic.topic_id, place.partition, tuple(replicas)))
     return planned
 
@@ -68,6 +73,14 @@ def without_room(state: ControllerState) -> dict[int, int]:
             if group not in state.moves and may_get <= set(replicas):
                 found[node] = found.get(node, 0) + 1
     return found
+
+
+def _joining(move: Move) -> set[int]:
+    return set(move.target).difference(move.original)
+
+
+def _waits_for_dead(state: ControllerState, move: Move) -> bool:
+    return any(node not in state.nodes or state.nodes[node].fenced for node in _joining(move))
 
 
 def _held(topic: Topic) -> dict[int, int]:

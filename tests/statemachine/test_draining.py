@@ -125,3 +125,31 @@ def test_without_room_any_more_what_is_left_stays() -> None:
     fence(log, 3)
     assert log.machine.drain_moves(9) == []
     assert log.machine.drains_without_room() == {1: 1}
+
+
+def test_a_move_to_a_node_that_is_drained_by_now_gets_another_target() -> None:
+    log = Log(nodes=4, level=2)
+    topic = log.topic(log.creation(1, assignments=[[1, 2]]))
+    log.do(SetDraining(1, True))
+    assert log.machine.drain_moves(9) == [MoveReplicas(topic.topic_id, 0, (3, 2))]
+    log.do(MoveReplicas(topic.topic_id, 0, (3, 2)))
+    assert log.machine.drain_moves(9) == []
+    log.do(SetDraining(3, True))
+    assert log.machine.drain_moves(9) == [MoveReplicas(topic.topic_id, 0, (4, 2))]
+    assert emptied(log) == 1
+    assert log.machine.topics[0].partitions[0].replicas == (4, 2)
+
+
+def test_moves_that_wait_for_a_dead_node_keep_no_others_waiting() -> None:
+    log = Log(nodes=4, level=2)
+    topic = log.topic(log.creation(1, assignments=[[1, 2]] * 6))
+    log.do(SetDraining(1, True))
+    began = log.machine.drain_moves(3)
+    for command in began:
+        log.do(command)
+    assert [command.target for command in began] == [(3, 2), (4, 2), (3, 2)]
+    assert log.machine.drain_moves(3) == []
+    fence(log, 3)
+    after = log.machine.drain_moves(3)
+    assert [(command.partition, command.target) for command in after] == [(3, (4, 2)), (4, (4, 2))]
+    assert topic.topic_id == after[0].topic_id
