@@ -17,7 +17,7 @@ from strandline.node.controller.leaders import LeaderTable
 from strandline.node.coordinator.context import CoordinatorPlaces
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
-from strandline.node.views.view_login import Way, way_in
+from strandline.node.views.view_login import Way, ways_in
 from strandline.node.views.view_process import Holder, VersionName, ViewProcess, release_all
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
@@ -94,8 +94,8 @@ class ViewHost:
         if not self._context.kafka.ports:
             # A node that begins answers on its HTTP port before it listens for Kafka's clients.
             return "it does not listen for Kafka's clients yet"
-        way, unfit = self._way()
-        return f"no listener serves the processes of views: {unfit}" if way is None else None
+        ways, unfit = self._ways()
+        return None if ways else f"no listener serves the processes of views: {unfit}"
 
     def running(self) -> list[ViewProcess]:
         """The processes here."""
@@ -114,14 +114,17 @@ class ViewHost:
             task = self._context.loop.create_task(ending)
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-        missing = sorted(wanted - self._processes.keys())
-        way, place = self._way()[0] if missing else None, self._place
-        for name in missing:
-            if way is not None and place is not None:
+        ways, place = self._ways()[0] if wanted else [], self._place
+        for process in self._processes.values():
+            # Another node may have come back without the listener: what serves as well as before stays.
+            if ways and process.way not in ways:
+                process.go_by(ways[0])
+        for name in sorted(wanted - self._processes.keys()):
+            if ways and place is not None:
                 self._processes[name] = ViewProcess(
                     name,
                     place,
-                    way,
+                    ways[0],
                     self._context.controller,
                     self._context.holding,
                     loop=self._context.loop,
@@ -151,9 +154,9 @@ class ViewHost:
         leader = self._context.leaders.leader_of(topic.partitions[number].group)
         return leader is not None and leader.node == self._context.node_id
 
-    def _way(self) -> tuple[Way | None, str]:
+    def _ways(self) -> tuple[list[Way], str]:
         context = self._context
-        return way_in(context.config, context.kafka.ports, context.controller.machine.nodes.values())
+        return ways_in(context.config, context.kafka.ports, context.controller.machine.nodes.values())
 
     async def _sweep(self) -> None:
         """Delete what programs that were dropped have left in the store, at the controller's leader."""

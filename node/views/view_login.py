@@ -31,10 +31,10 @@ def password(secret: str) -> str:
     return hmac.digest(secret.encode(), _PURPOSE, "sha256").hex()
 
 
-def way_in(
+def ways_in(
     config: NodeConfig, ports: Mapping[str, int], nodes: Iterable[NodeRegistration]
-) -> tuple[Way | None, str]:
-    """The best way in, None for none; and for each listener before it why it is not that, in one line.
+) -> tuple[list[Way], str]:
+    """The ways in, the best one first; and for each listener that is none the reason, in one line.
 
     With authorization a login is better than none, which gives the process the rights of every other client
     without one; otherwise a listener without a login costs less. Of the same kind one on the loopback is
@@ -46,15 +46,17 @@ def way_in(
     def rank(listener: ListenerSection) -> tuple[bool, bool]:
         return listener.has_sasl != authorized, not is_loopback(listener.host)
 
+    fit: list[Way] = []
     unfit: list[str] = []
     for listener in sorted(config.listeners, key=rank):
         if listener.name not in ports:
             continue
         why = _unfit(listener, alive)
         if why is None:
-            return _way(config, listener, ports[listener.name]), "; ".join(unfit)
-        unfit.append(f"{listener.name}: {why}")
-    return None, "; ".join(unfit)
+            fit.append(_way(config, listener, ports[listener.name]))
+        else:
+            unfit.append(f"{listener.name}: {why}")
+    return fit, "; ".join(unfit)
 
 
 def _unfit(listener: ListenerSection, nodes: Iterable[NodeRegistration]) -> str | None:

@@ -96,7 +96,10 @@ class ViewProcess:
         self.failure: str | None = None
         self.inputs: Inputs = ()
         self._place = place
-        self._way = way
+        self.way = way
+        """By which the process reaches the nodes."""
+        self._sent_off = False
+        """The process was ended to begin again by another way: that is no failure."""
         self._controller = controller
         self._holding = holding
         self._loop = loop
@@ -115,6 +118,14 @@ class ViewProcess:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
+
+    def go_by(self, way: Way) -> None:
+        """End the process, to begin again by another way."""
+        self.way = way
+        if self._process is not None:
+            log.info("%s begins again: the listener it came by serves it no more", self._shown())
+            self._sent_off = True
+            self._process.kill()
 
     def tell(self) -> None:
         """Tell the process the program as it is now, if that is news."""
@@ -160,7 +171,7 @@ class ViewProcess:
                 log.warning("the process of %s failed: %s: %s", self._shown(), type(error).__name__, error)
                 self._failed(f"{type(error).__name__}: {error}")
             else:
-                if code:
+                if code and not self._sent_off:
                     log.warning("the process of %s ended with code %d", self._shown(), code)
                     self._failed(str(self.status.get("failure") or f"it ended with code {code}"))
             pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
@@ -178,6 +189,7 @@ class ViewProcess:
         pipe = asyncio.subprocess.PIPE
         self.starts += 1
         self.status = {}
+        self._sent_off = False
         process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
         )
@@ -188,7 +200,7 @@ class ViewProcess:
             place = self._place
             # One name for each process that is there at a time: a folder's writers are told apart by it.
             owner = f"{place.owner}-{self.name.attempt}-{'live' if self.name.live else 'next'}"
-            start = ["start", place.url, dict(place.options), owner, dict(self._way)]
+            start = ["start", place.url, dict(place.options), owner, dict(self.way)]
             process.stdin.write(framed([*start, self.name.attempt, self.name.live]))
             self.tell()
             log.info("%s runs as process %d", self._shown(), process.pid)

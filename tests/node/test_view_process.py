@@ -6,11 +6,14 @@ import asyncio
 import sys
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
 from strandline.node.objectstore.opening import StorePlace
-from strandline.node.views import view_process
+from strandline.node.views import view_host, view_process
+from strandline.node.views.view_host import ViewHost
+from strandline.node.views.view_login import Way
 from strandline.node.views.view_process import VersionName, ViewProcess
 from strandline.statemachine.controller.view_state import ViewProgram
 from tests.node.one_node import SECONDS
@@ -24,6 +27,16 @@ said = "no broker knows " + start[4]["sasl.username"]
 sys.stdout.buffer.write(framed(["status", {"phase": "ended", "failure": said}]))
 sys.stdout.buffer.flush()
 sys.exit(1)
+"""
+
+SAYS_ITS_WAY = """
+import sys, time
+from strandline.node.worker.worker_frames import LENGTH, framed, length_of, message_of
+source = sys.stdin.buffer
+start = message_of(source.read(length_of(source.read(LENGTH.size))))
+sys.stdout.buffer.write(framed(["status", {"way": start[4]["bootstrap.servers"]}]))
+sys.stdout.buffer.flush()
+time.sleep(600)
 """
 
 
@@ -83,3 +96,57 @@ def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory(
         assert one.failure in ("it ended with code -9", "it ended with code 255")
 
     asyncio.run(test())
+
+
+def test_a_process_that_is_to_come_another_way_begins_again_and_has_not_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view_process, "FIRST_PAUSE_SECONDS", 0.01)
+
+    async def test() -> None:
+        one = ViewProcess(
+            VersionName("p", 5, 7, True),
+            StorePlace("memory:", {}, "owner"),
+            {"bootstrap.servers": "127.0.0.1:1"},
+            cast(Any, SimpleNamespace(machine=SimpleNamespace(view_programs={}))),
+            cast(Any, None),
+            loop=asyncio.get_running_loop(),
+            command=(sys.executable, "-c", SAYS_ITS_WAY),
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                while one.status.get("way") != "127.0.0.1:1":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                one.go_by({"bootstrap.servers": "127.0.0.1:2"})
+                while one.status.get("way") != "127.0.0.1:2":  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            await one.close()
+        assert (one.starts, one.failures) == (2, 0)
+
+    asyncio.run(test())
+
+
+def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -> None:
+    first, second = {"bootstrap.servers": "127.0.0.1:1"}, {"bootstrap.servers": "127.0.0.1:2"}
+    ways: list[Way] = [first, second]
+    sent: list[Way] = []
+    name = VersionName("p", 5, 7, True)
+    machine = SimpleNamespace(view_programs={"p": None})
+    host = ViewHost(cast(Any, SimpleNamespace(controller=SimpleNamespace(machine=machine))), None)
+    process = SimpleNamespace(way=second, go_by=sent.append, tell=lambda: None)
+    host._processes[name] = cast(Any, process)
+    with (
+        patch.object(view_host, "versions", lambda _: [name]),
+        patch.object(host, "_leads", lambda _: True),
+        patch.object(host, "_there", lambda: True),
+        patch.object(host, "_ways", lambda: (ways, "")),
+    ):
+        host._look()
+        assert sent == [], "a better way is no reason"
+        ways.clear()
+        host._look()
+        assert sent == [], "there is none"
+        ways.append(first)
+        host._look()
+        assert sent == [first]

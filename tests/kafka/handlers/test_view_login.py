@@ -14,7 +14,7 @@ from strandline.node.config.listeners import ListenerSection
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.scram import credential_of
 from strandline.node.kafka.wire.session import ANONYMOUS, VIEWS, SaslSession
-from strandline.node.views.view_login import Way, password, way_in
+from strandline.node.views.view_login import Way, password, ways_in
 from strandline.node.views.view_rights import ViewRights
 from strandline.statemachine.controller.acl import Acl, Operation, PatternType, Permission, ResourceType
 from strandline.statemachine.controller.acl_set import AclSet
@@ -72,7 +72,8 @@ def way(*listeners: ListenerSection, authorized: bool = False, **more: Any) -> t
     configured = replace(config(), named_listeners=listeners, authorization=settings)
     ports = {one.name: one.port for one in listeners}
     nodes = [registered(number, *listeners, **more) for number in (1, 2, 3)]
-    return way_in(configured, ports, nodes)
+    found, unfit = ways_in(configured, ports, nodes)
+    return next(iter(found), None), unfit
 
 
 def test_a_process_comes_without_a_login_where_nothing_is_authorized_and_else_by_one() -> None:
@@ -124,13 +125,12 @@ def test_a_listener_that_leads_to_one_node_only_does_not_serve() -> None:
     assert "nodes 1 and 2 are told the same address, 127.0.0.1:1: set advertised_host" in unfit
     configured = replace(config(), named_listeners=(PLAIN, SASL))
     nodes = [registered(1, PLAIN, SASL), registered(2, SASL)]
-    found, unfit = way_in(configured, {"internal": 1, "login": 2}, nodes)
-    assert found is not None
-    assert found["bootstrap.servers"] == "127.0.0.1:2"
+    (ways, unfit) = ways_in(configured, {"internal": 1, "login": 2}, nodes)
+    assert [one["bootstrap.servers"] for one in ways] == ["127.0.0.1:2"]
     assert unfit == "internal: node 2 has no listener of this name"
     nodes[1] = nodes[1]._replace(fenced=True)
-    found, _ = way_in(configured, {"internal": 1, "login": 2}, nodes)
-    assert found == {"bootstrap.servers": "127.0.0.1:1"}
+    ways, _ = ways_in(configured, {"internal": 1, "login": 2}, nodes)
+    assert [one["bootstrap.servers"] for one in ways] == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
 def test_the_password_is_of_the_secret_alone() -> None:
