@@ -6,17 +6,17 @@ import asyncio
 import random
 from typing import Final, Protocol
 
+from strandline.node.compaction.compactor import Compactor
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.level_one.builder import LevelOneBuilder
+from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.level_zero.batcher import Batcher
-from strandline.node.level_zero.money_budget import MoneyBudget, Prices, Requests
-from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.level_zero.money_budget import MoneyBudget, Prices
+from strandline.node.objectstore.requests import Requests, requests_of
 from strandline.node.objectstore.store import ObjectStore
 
 PER_MILLION: Final = 1e-6
-_PUTS: Final = ("put", "list")
-_GETS: Final = ("get", "get_range", "size")
 
 
 class Billed(Protocol):
@@ -33,6 +33,8 @@ class Billed(Protocol):
     def batcher(self) -> Batcher: ...
     @property
     def level_one_builder(self) -> LevelOneBuilder: ...
+    @property
+    def compactor(self) -> Compactor: ...
 
 
 def batcher_of(parts: Billed, store: ObjectStore) -> Batcher:
@@ -53,18 +55,22 @@ def batcher_of(parts: Billed, store: ObjectStore) -> Batcher:
 def money_budget_of(parts: Billed) -> MoneyBudget | None:
     """This node's equal share of `storage.requests_budget`; None without one.
 
-    The store counts all requests of this process, those that were tried again among them. The level-one
-    worker tells its own with each job. Deletions cost nothing in any of the stores.
+    The store counts all requests of this process, and the workers tell theirs with each job.
     """
     storage, nodes = parts.config.storage, len(parts.config.cluster.nodes)
     if storage.requests_budget is None:
         return None
 
     def other() -> Requests:
-        store, worker = parts.store, parts.level_one_builder.measures
-        counted = store.requests if isinstance(store, RetryingStore) else {}
-        puts = sum(counted.get(kind, 0) for kind in _PUTS) - parts.batcher.puts_begun
-        return Requests(puts + worker.puts, sum(counted.get(kind, 0) for kind in _GETS) + worker.gets)
+        here, compaction = requests_of(parts.store), parts.compactor.measures
+        puts = here.puts - parts.batcher.puts_begun + compaction.puts
+        gets = here.gets + compaction.gets
+        builder = parts.level_one_builder
+        if isinstance(builder, WorkerBuilder):
+            # Without a worker the requests are this process's.
+            puts += builder.measures.puts
+            gets += builder.measures.gets
+        return Requests(puts, gets)
 
     prices = Prices(storage.put_price * PER_MILLION, storage.get_price * PER_MILLION)
     return MoneyBudget(storage.requests_budget.amount / nodes, prices, other, parts.loop.time)

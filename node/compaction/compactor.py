@@ -211,6 +211,9 @@ class CompactorMeasures:
 
     cpu_seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(WORKS, 0.0))
     """Of the worker process, by the work it was for; 0 where there is no process."""
+    puts: int = 0
+    """Requests of the worker process to the object store; 0 where there is no process. Listings are puts."""
+    gets: int = 0
     starts: int = 0
     """Of a worker process."""
 

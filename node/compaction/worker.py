@@ -28,6 +28,7 @@ from strandline.node.compaction.compactor import (
 )
 from strandline.node.compaction.job_frames import filter_of, ingest_of, map_of, plain, publish_of
 from strandline.node.compaction.store_compactor import StoreCompactor
+from strandline.node.objectstore.requests import requests_of
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.raft.disk import RealDisk, WritePace
 from strandline.node.worker.worker_frames import BadFrame
@@ -54,6 +55,9 @@ class CompactorJobs(Jobs):
         self._rows = bytearray()
         self._batches = bytearray()
         self._cpu = CpuSeconds()
+        self._store = store
+        self._told = requests_of(store)
+        """Requests that the node knows of."""
 
     def take(self, message: list[Any]) -> Coroutine[Any, Any, list[Any]] | None:
         kind = message[0]
@@ -80,7 +84,15 @@ class CompactorJobs(Jobs):
     async def _done(
         self, job: Awaitable[Ingested | Mapped | Filtered | Published | Shared | JobFailed]
     ) -> list[Any]:
-        return ["done", plain(await job), self._cpu.take()]
+        result = plain(await job)
+        before, self._told = self._told, requests_of(self._store)
+        return [
+            "done",
+            result,
+            self._cpu.take(),
+            self._told.puts - before.puts,
+            self._told.gets - before.gets,
+        ]
 
 
 def main() -> int:

@@ -106,11 +106,13 @@ class WorkerCompactor(Compactor):
         self, link: WorkerLink, messages: Iterable[list[Any]], kind: type[T], work: str
     ) -> T | JobFailed:
         try:
-            values, cpu_seconds = await link.ask(messages, "done")
+            values, cpu_seconds, puts, gets = await link.ask(messages, "done")
             result = result_of(values)
         except (WorkerFailed, BadFrame, ValueError) as error:
             return JobFailed(Why.LOST, str(error))
         self.measures.cpu_seconds[work] += cpu_seconds
+        self.measures.puts += puts
+        self.measures.gets += gets
         if isinstance(result, kind | JobFailed):
             return result
         return JobFailed(Why.LOST, f"the compaction worker answered with {result}")

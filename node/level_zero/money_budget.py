@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from strandline.node.objectstore.requests import Requests
+
 MONTH_SECONDS: Final = 31 * 24 * 3600.0
 """The longest month, so that none costs more."""
 BURST_SECONDS: Final = 600.0
@@ -30,13 +32,6 @@ class Prices(NamedTuple):
     put: float
     """Also of a listing."""
     get: float
-
-
-class Requests(NamedTuple):
-    """So many of each price, since the node's start."""
-
-    puts: int
-    gets: int
 
 
 class MoneyBudget:

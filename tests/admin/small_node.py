@@ -40,10 +40,11 @@ from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfi
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.cache import BatchCache
-from strandline.node.level_zero.money_budget import MoneyBudget, Prices, Requests
+from strandline.node.level_zero.money_budget import MoneyBudget, Prices
 from strandline.node.level_zero.reader import Reader, ReaderConfig
 from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.local_store import LocalStore
+from strandline.node.objectstore.requests import Requests
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.raft.config import RaftConfig

@@ -195,6 +195,8 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             assert worker.measures.starts == 2
             assert all(0 < worker.measures.cpu_seconds[work] < 30 for work in ("ingest", "clean"))
             assert worker.measures.cpu_seconds["publish"] == 0
+            assert worker.measures.gets >= 1, "level one was read"
+            assert worker.measures.puts == 0
         finally:
             await worker.close()
         assert (await worker.ingest(job)) == JobFailed(Why.LOST, "the node is stopping")

@@ -13,7 +13,8 @@ import pytest
 from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.measures import FlushReason
-from strandline.node.level_zero.money_budget import MONTH_SECONDS, MoneyBudget, Prices, Requests
+from strandline.node.level_zero.money_budget import MONTH_SECONDS, MoneyBudget, Prices
+from strandline.node.objectstore.requests import Requests
 from strandline.node.objectstore.store import NotDone, OutcomeUnknown
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.object_names import object_name, parse_object_name

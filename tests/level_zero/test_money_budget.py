@@ -14,8 +14,8 @@ from strandline.node.level_zero.money_budget import (
     OWN_SHARE,
     MoneyBudget,
     Prices,
-    Requests,
 )
+from strandline.node.objectstore.requests import Requests
 
 PUT, GET = 5e-6, 4e-7
 RATE = 10.0
