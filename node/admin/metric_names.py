@@ -195,7 +195,7 @@ LEVEL_ZERO: Final = (
         "strandline_store_requests_total",
         _C,
         "requests",
-        "Requests to the store, without those of the level-one worker; a deletion takes up to 1000 objects.",
+        "Requests to the store, without those of the workers; a deletion takes up to 1000 objects.",
         ("operation",),
     ),
     Metric(
