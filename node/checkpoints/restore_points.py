@@ -193,8 +193,11 @@ class RestorePoints:
 
     async def _each(self, nodes: Sequence[int], method: str, payload: list[int]) -> dict[int, int]:
         """Call all nodes; gives the leader's term of each coordinator of transactions, by group."""
-        calls = (self._context.calls.call(node, method, payload, _CALL_SECONDS) for node in nodes)
-        answers = await asyncio.gather(*calls, return_exceptions=True)
+        calls = self._context.calls
+        tasks = [
+            self._context.loop.create_task(calls.call(node, method, payload, _CALL_SECONDS)) for node in nodes
+        ]
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
         led: dict[int, int] = {}
         for node, answer in zip(nodes, answers, strict=True):
             if isinstance(answer, CallFailed):

@@ -97,6 +97,23 @@ def test_a_point_that_is_put_late_does_not_become_the_newest() -> None:
         assert before.items() >= cluster.store.objects.items()
 
 
+def test_a_node_that_ends_while_it_holds_decisions_leaves_no_call_to_another_loop() -> None:
+    """Its `finally` begins calls when its loop runs no more. As tasks of the thread's loop they would never
+    begin, and the warning of that would hit any later test."""
+    other = asyncio.new_event_loop()
+    asyncio.set_event_loop(other)
+    try:
+        with world() as made:
+            cluster = Cluster(made)
+            cluster.nodes[0].spawn(cluster.coordinators[1].take(None, 1_000, 9.0))
+            assert made.run_until(lambda: bool(cluster.calls), timeout=9.0, step=0.0001)
+            assert all(hold.held for hold in cluster.holds.values())
+        assert asyncio.all_tasks(other) == set()
+    finally:
+        asyncio.set_event_loop(None)
+        other.close()
+
+
 def test_a_node_takes_one_checkpoint_at_a_time() -> None:
     with world() as made:
         cluster = Cluster(made)
