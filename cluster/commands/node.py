@@ -138,14 +138,12 @@ def drain(
         while left and timeout and not undo:
             say(f"node {node}: {left} of {held} replicas to go{_stay(stay) or _time_left(held, left, began)}")
             if time.monotonic() - began > timeout:
+                cure = ": see `strandline cluster status` and the nodes' logs"
+                if stay:
+                    cure = " once another node is started or added"
                 raise CommandFailed(
                     f"node {node} still has {left} of {held} replicas after {timeout:g} s{_stay(stay)}",
-                    "it goes on by itself"
-                    + (
-                        " once another node is started or added"
-                        if stay
-                        else ": see `strandline cluster status` and the nodes' logs"
-                    ),
+                    f"it goes on by itself{cure}",
                 )
             time.sleep(_POLL_SECONDS)
             rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]

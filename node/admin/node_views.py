@@ -37,9 +37,11 @@ def cluster(source: AdminSource) -> dict[str, Any]:
     }
 
 
-def node(source: AdminSource, registration: NodeRegistration, replicas: int, leads: int) -> dict[str, Any]:
-    """A registered node; `replicas` and `leads` count partitions."""
-    me, machine = registration.node == source.node_id, source.controller.machine
+def node(
+    source: AdminSource, registration: NodeRegistration, replicas: int, leads: int, without_room: int
+) -> dict[str, Any]:
+    """A registered node; `replicas`, `leads` and `without_room` count partitions."""
+    me = registration.node == source.node_id
     return {
         "node": registration.node,
         # Above 2**53, where readers of JSON begin to round.
@@ -53,8 +55,8 @@ def node(source: AdminSource, registration: NodeRegistration, replicas: int, lea
         "max_feature_level": registration.max_feature_level,
         "rack": registration.rack or None,
         "fenced": registration.fenced,
-        "draining": registration.node in machine.draining,
-        "without_room": machine.drains_without_room().get(registration.node, 0),
+        "draining": registration.node in source.controller.machine.draining,
+        "without_room": without_room,
         "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
         "replicas": replicas,

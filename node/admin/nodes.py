@@ -55,8 +55,9 @@ class NodesApi:
                 if leader is not None:
                     leads[leader.node] = leads.get(leader.node, 0) + 1
             await slices.breathe()
+        counts = (replicas, leads, machine.drains_without_room())
         rows = [
-            node_views.node(source, known, replicas.get(known.node, 0), leads.get(known.node, 0))
+            node_views.node(source, known, *(counted.get(known.node, 0) for counted in counts))
             for known in machine.nodes.values()
         ]
         strangers = [

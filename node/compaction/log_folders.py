@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from strandline.node.raft.disk import Disk
@@ -42,17 +43,23 @@ def remove_log(disk: Disk, folder: str) -> None:
 def stored_logs(disk: Disk, data_folder: str) -> dict[tuple[bytes, int], str]:
     """All logs' folders, by topic id and partition. Raises OSError."""
     found: dict[tuple[bytes, int], str] = {}
-    root = os.path.join(data_folder, "compacted")
-    # What else is there is not ours, such as the lost+found of a disk that is mounted there.
-    for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
-        for number in filter(str.isdecimal, disk.listdir(os.path.join(root, topic))):
-            found[bytes.fromhex(topic), int(number)] = os.path.join(root, topic, number)
+    for folder, names in _topic_folders(disk, data_folder):
+        for number in filter(str.isdecimal, names):
+            found[bytes.fromhex(os.path.basename(folder)), int(number)] = os.path.join(folder, number)
     return found
 
 
 def remove_empty_folders(disk: Disk, data_folder: str) -> None:
     """Remove the folders of topics that a crash left without a log. Raises OSError."""
+    for folder, names in _topic_folders(disk, data_folder):
+        if not names:
+            disk.rmdir(folder)
+
+
+def _topic_folders(disk: Disk, data_folder: str) -> Iterator[tuple[str, list[str]]]:
+    """The folder of each topic, and the names in it."""
     root = os.path.join(data_folder, "compacted")
+    # What else is there is not ours, such as the lost+found of a disk that is mounted there.
     for topic in filter(_TOPIC_ID.fullmatch, disk.listdir(root) if disk.exists(root) else ()):
-        if not disk.listdir(os.path.join(root, topic)):
-            disk.rmdir(os.path.join(root, topic))
+        folder = os.path.join(root, topic)
+        yield folder, disk.listdir(folder)

@@ -86,13 +86,8 @@ class CompactorJobs(Jobs):
     ) -> list[Any]:
         result = plain(await job)
         before, self._told = self._told, requests_of(self._store)
-        return [
-            "done",
-            result,
-            self._cpu.take(),
-            self._told.puts - before.puts,
-            self._told.gets - before.gets,
-        ]
+        since = [now - then for now, then in zip(self._told, before, strict=True)]
+        return ["done", result, self._cpu.take(), *since]
 
 
 def main() -> int:

@@ -31,8 +31,8 @@ class Drains(PeriodicPart):
         super().__init__(LOOK_SECONDS, "emptying drained nodes failed and will be retried", loop=loop)
         self._controller = controller
         self._node_id = node_id
-        self._stay: dict[int, int] = {}
-        """By node, the replicas that the log says have to stay."""
+        self._told = frozenset[int]()
+        """Nodes of which the log says that they cannot be emptied for now."""
 
     async def _look(self) -> None:
         """Begin what may move now."""
@@ -42,14 +42,14 @@ class Drains(PeriodicPart):
         if not await self._controller.catch_up(SUBMIT_SECONDS):
             return
         stay = machine.drains_without_room()
-        for node in stay.keys() - self._stay.keys():
+        for node in stay.keys() - self._told:
             log.warning(
                 "node %d cannot be emptied for now: %d of its replicas have no other node to go to, since"
                 " none that is alive and not drained lacks the partition: start or add a node",
                 node,
                 stay[node],
             )
-        self._stay = stay
+        self._told = frozenset(stay)
         for command in machine.drain_moves(AT_ONCE):
             result = await self._controller.submit(command, SUBMIT_SECONDS)
             if isinstance(result, Unavailable):

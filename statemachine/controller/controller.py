@@ -1,8 +1,8 @@
 """The controller: one replicated state machine with the cluster's metadata.
 
-Nodes, topics, where each partition's replicas lie and which Raft group replicates it, the cluster epoch,
-blocks of producer ids. Group 0 is its own. A node reads its replica directly: `version` says when what was
-derived is out of date, `group_changes` what a node has to create and remove. docs/controller.md: the rules.
+Nodes, topics, where each partition's replicas lie and which Raft group replicates it, the cluster epoch, and
+blocks of producer ids. Group 0 is its own. Each node reads its replica directly: `version` says when what was
+derived from it is out of date, `group_changes` what a node has to create and remove. See docs/controller.md.
 """
 
 from __future__ import annotations

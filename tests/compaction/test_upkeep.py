@@ -538,8 +538,8 @@ def test_a_log_that_could_not_be_removed_is_removed_later() -> None:
 
 
 def test_a_busy_topic_keeps_no_other_from_being_cleaned() -> None:
-    """One log is always wholly dirty and overdue, and takes half a minute a round; the others are a little
-    dirty, have a ripe tombstone, or are overdue by an hour."""
+    """One log is overdue again after each of its rounds; the others are a little dirty, have a ripe
+    tombstone, or are overdue by an hour."""
     busy_configs = {**EAGER, "max.compaction.lag.ms": "1000"}
     with compaction_node() as node:
         busy, dirty, ripe, late = (
