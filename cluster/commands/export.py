@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PARTITION_BY = ("none", "partition", "day", "hour")
 FORMATS = ("parquet", "delta", "iceberg")
+VALUES = ("bytes", "json")
 
 
 def export(
@@ -58,6 +59,14 @@ def export(
             metavar="KEY=VALUE",
             help="Property of the Iceberg catalog, as pyiceberg has it; or namespace=NAME. "
             "Default: a file of SQLite in the target's folder.",
+        ),
+    ] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            metavar="bytes|json",
+            help="json: the fields of values that are JSON objects are columns. "
+            "Default: as the target was begun, or bytes.",
         ),
     ] = None,
     begin: Annotated[
@@ -114,6 +123,7 @@ def export(
     Examples:
       strandline checkpoint && strandline export orders clicks --to /srv/lake --partition-by day
       strandline export --check --to /srv/lake
+      strandline export orders --to /srv/tables --format iceberg --value json
       strandline export orders --to /srv/tables --format delta --follow
       strandline export orders --storage s3://bucket/prefix --option region=eu-west-1 --to s3://lake/orders
     """
@@ -145,6 +155,8 @@ def export(
             settings["partition_by"] = _one_of("--partition-by", partition_by, PARTITION_BY)
         if form is not None:
             settings["format"] = _one_of("--format", form, FORMATS)
+        if value is not None:
+            settings["value"] = _one_of("--value", value, VALUES)
         _one_of("--lost-records", lost_records, ("fail", "accept"))
         if follow and compact:
             raise CommandFailed(
@@ -298,8 +310,11 @@ def _show(done: Exported, to: str, as_json: bool, compacted: int = 0) -> None:
         "bytes": done.bytes,
         "rounds": done.rounds,
         "resumed": done.resumed,
+        "unfit": done.unfit,
         "lost": done.lost,
     }
+    if done.unfit:
+        text += f"; {plural(done.unfit, 'value')} not wholly in columns, and kept in the column value"
     if compacted:
         plain["compacted"] = compacted
         text += f"; {plural(compacted, 'small file')} compacted"

@@ -8,29 +8,23 @@ column does not read it: Spark tells a source in Python nothing of the columns t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.functions import col, from_json
 
-from strandline.snapshot.spark.decode import COLUMNS
-from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.json_schema import Kind, ddl, infer, quoted
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
-from strandline.snapshot.spark.plan import in_order
-from strandline.snapshot.spark.views import PartitionView, newest_views, with_blocks
+from strandline.snapshot.spark.sample import sampled
+from strandline.snapshot.spark.views import newest_views
 from strandline.snapshot.storage import Storage, open_storage
 
 MOST_TOPICS: Final = 100
 """Topics of one query."""
-SAMPLED_PARTITIONS: Final = 4
-SAMPLED_RECORDS: Final = 500
-"""Records of one end of a partition that its columns are inferred from."""
 CORRUPT: Final = "_corrupt_record"
 _JSON: Final = "json"
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`")
@@ -176,21 +170,10 @@ def _sampled(storage: Storage, options: ReadOptions) -> _Topic:
     views = newest_views(checkpoints, wanted_places(state, options), options.committed)
     keys: list[bytes] = []
     values: list[bytes] = []
-    full = [view for view in views.values() if view is not None and view.first < view.end]
-    for view in full[:SAMPLED_PARTITIONS]:
-        for batch in _ends(storage, view):
-            keys += (key for key in batch.column("key").to_pylist() if key is not None)
-            values += (value for value in batch.column("value").to_pylist() if value is not None)
+    for batch in sampled(storage, (view for view in views.values() if view is not None), ("key", "value")):
+        keys += (key for key in batch.column("key").to_pylist() if key is not None)
+        values += (value for value in batch.column("value").to_pylist() if value is not None)
     return _Topic(infer(values), all(map(_is_text, keys)), all(map(_is_text, values)))
-
-
-def _ends(storage: Storage, view: PartitionView) -> Iterator[Any]:
-    """The records at a partition's beginning and at its end."""
-    schema = pa.schema([(name, COLUMNS[name]) for name in ("key", "value")])
-    first = view.within(view.first, view.first + SAMPLED_RECORDS)
-    last = view.within(max(first.end, view.end - SAMPLED_RECORDS), view.end)
-    for part in with_blocks(storage, [first, last]):
-        yield from read_windows(storage, in_order([part]), schema)
 
 
 def _is_text(data: bytes) -> bool:

@@ -33,6 +33,7 @@ def exporting(
     limits: Limits = SMALL,
     accept_loss: bool = False,
     format: str | None = None,
+    value: str | None = None,
     catalog: Mapping[str, str] | None = None,
     **options: str,
 ) -> Export:
@@ -41,6 +42,8 @@ def exporting(
     settings = {} if by is None else {"partition_by": by}
     if format is not None:
         settings["format"] = format
+    if value is not None:
+        settings["value"] = value
     return Export(
         open_storage(cluster.url),
         read,

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import CommitProperties, DeltaTable
+from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, Transaction
 
@@ -35,10 +36,7 @@ class DeltaTables(Tables):
         super().__init__(target)
         by = settings.partition_by
         self._partition_by = [by] if by in _COLUMN else []
-        columns = file_schema(settings, b"").remove_metadata()
-        for name in self._partition_by:
-            columns = columns.append(pa.field(name, _COLUMN[name]))
-        self._schema = columns
+        self._settings = settings
         self._options = dict(target.options)
         if self._options.get("endpoint", "").startswith("http://"):
             self._options["allow_http"] = "true"
@@ -65,15 +63,18 @@ class DeltaTables(Tables):
         with self._told(topic):
             try:
                 table = self._open(topic)
+                schema = self._schema(topic, manifest)
                 if table is None:
-                    self._make(topic)
+                    self._make(topic, schema)
                     return False  # look again: another run may have made it, and have committed
                 if self._round(topic, table) >= number:
                     return True
+                if self._add_columns(topic, table, schema):
+                    return False  # look again; a run that is killed here leaves columns without values
                 table.create_write_transaction(
                     [self._added(topic, file) for file in files],
                     mode="append",
-                    schema=self._schema,
+                    schema=schema,
                     partition_by=self._partition_by,
                     commit_properties=CommitProperties(
                         custom_metadata={"strandline": {"round": number, "next": manifest.plan.next[topic]}},
@@ -84,11 +85,30 @@ class DeltaTables(Tables):
                 return False
         return True
 
-    def _make(self, topic: str) -> None:
+    def _schema(self, topic: str, manifest: Manifest) -> Any:
+        """The columns of a round's files, and those of their folders."""
+        columns = file_schema(self._settings, manifest.plan.columns.get(topic, {}), b"").remove_metadata()
+        for name in self._partition_by:
+            columns = columns.append(pa.field(name, _COLUMN[name]))
+        return columns
+
+    def _add_columns(self, topic: str, table: DeltaTable, schema: Any) -> bool:
+        """Add the columns that a round's files have and the table has not; whether there were some."""
+        has = {field.name: field.type for field in table.schema().fields}
+        wanted = DeltaSchema.from_arrow(schema).fields
+        for field in wanted:
+            if has.get(field.name, field.type) != field.type:
+                raise self._refuse_column(topic, field.name)
+        added = [field for field in wanted if field.name not in has]
+        if added:
+            table.alter.add_columns(added)
+        return bool(added)
+
+    def _make(self, topic: str, schema: Any) -> None:
         try:
             DeltaTable.create(
                 self.place(topic),
-                self._schema,
+                schema,
                 mode="ignore",
                 partition_by=self._partition_by,
                 storage_options=self._options,

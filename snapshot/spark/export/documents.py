@@ -10,14 +10,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TypeVar
 
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.json_columns import SCALARS, Fields
 from strandline.snapshot.spark.export.target import STATE
+from strandline.snapshot.spark.json_schema import Kind
 
-FORMAT: Final = 2
-"""Rises with a change that earlier builds would misread; the first has no cluster, and is read as well."""
+FORMAT: Final = 3
+"""Rises with a change that earlier builds would misread; earlier ones are read as well."""
+_BYTES_FORMAT: Final = 2
+"""Format of the documents of a target whose values are bytes: builds without columns of values know it."""
+BYTES: Final = "bytes"
+"""Values as they are, in the column `value`."""
+JSON: Final = "json"
+"""Values as columns, where they are JSON objects."""
 _ROUNDS: Final = f"{STATE}rounds/"
 _PLAN: Final = ".plan.json"
 _MANIFEST: Final = ".manifest.json"
@@ -34,6 +42,8 @@ class Settings:
     """`none`, `partition`, `day` or `hour` (of the timestamp, in UTC)."""
     format: str = "parquet"
     """`parquet` for files alone; `delta` or `iceberg` for files that a table's log or catalog lists."""
+    value: str = BYTES
+    """`bytes`, or `json` where the fields of values that are JSON objects are columns."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,8 @@ class Plan:
     """Records that were deleted before they could be exported, a line for each range."""
     cluster: str | None = None
     """Id of the cluster that has the topics; None in documents of the first format."""
+    columns: Mapping[str, Fields] = field(default_factory=dict)
+    """By topic the fields of its values that have columns, for all topics of the target."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,8 @@ class File:
     records: int
     bytes: int
     sha256: str
+    unfit: int = 0
+    """Records that have a `value` beside columns of values, which do not say all of it."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +175,12 @@ def spans(units: Sequence[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def encode(document: Plan | Manifest) -> bytes:
-    return (json.dumps({"format": FORMAT, **asdict(document)}, indent=1) + "\n").encode()
+    told = asdict(document)
+    settings = (document.plan if isinstance(document, Manifest) else document).settings
+    if settings.value == BYTES:
+        del told.get("plan", told)["settings"]["value"]
+    number = _BYTES_FORMAT if settings.value == BYTES else FORMAT
+    return (json.dumps({"format": number, **told}, indent=1) + "\n").encode()
 
 
 def encode_files(files: tuple[File, ...]) -> bytes:
@@ -215,7 +234,22 @@ def _plan(found: Any) -> Plan:
         {topic: dict(offsets) for topic, offsets in found["next"].items()},
         _texts(found["lost"]),
         None if found.get("cluster") is None else _text(found["cluster"]),
+        {topic: _fields(fields) for topic, fields in found.get("columns", {}).items()},
     )
+
+
+def _fields(found: Any) -> Fields:
+    return {name: _kind(kind) for name, kind in found.items()}
+
+
+def _kind(found: Any) -> Kind:
+    if isinstance(found, dict) and found:
+        return {name: _kind(kind) for name, kind in found.items()}
+    if isinstance(found, list) and len(found) == 1:
+        return [_kind(found[0])]
+    if found not in SCALARS:
+        raise TypeError(f"{found!r} is no type of a column")
+    return str(found)
 
 
 def _manifest(found: Any) -> Manifest:
@@ -234,6 +268,7 @@ def _files(found: Any) -> tuple[File, ...]:
             _number(one["records"]),
             _number(one["bytes"]),
             _text(one["sha256"]),
+            _number(one.get("unfit", 0)),
         )
         for one in found
     )

@@ -55,7 +55,7 @@ class IcebergTables(Tables):
         """
         super().__init__(target)
         self._by = settings.partition_by
-        self._schema = file_schema(settings, b"").remove_metadata()
+        self._settings = settings
         properties = dict(catalog)
         self._namespace = properties.pop("namespace", NAMESPACE)
         if not properties:
@@ -84,10 +84,14 @@ class IcebergTables(Tables):
         except NoSuchTableError:
             return None
 
-    def _make(self, topic: str) -> None:
+    def _schema(self, topic: str, manifest: Manifest) -> Any:
+        """The columns of a round's files."""
+        return file_schema(self._settings, manifest.plan.columns.get(topic, {}), b"").remove_metadata()
+
+    def _make(self, topic: str, schema: Any) -> None:
         try:
             with self._catalog().create_table_transaction(
-                (self._namespace, topic), self._schema, location=self.place(topic)
+                (self._namespace, topic), schema, location=self.place(topic)
             ) as making:
                 if self._by in _TRANSFORMS:
                     with making.update_spec() as spec:
@@ -114,8 +118,9 @@ class IcebergTables(Tables):
         number = manifest.plan.round
         with self._told(topic):
             table = self._open(topic)
+            schema = self._schema(topic, manifest)
             if table is None:
-                self._make(topic)
+                self._make(topic, schema)
                 return False  # look again: another run may have made it, and have committed
             if self._round(topic, table) >= number:
                 return True
@@ -125,6 +130,8 @@ class IcebergTables(Tables):
             try:
                 with table.transaction() as adding:
                     adding.set_properties({ROUND: str(number)})
+                    with adding.update_schema() as columns:
+                        columns.union_by_name(schema)
                     paths = [f"{self._target.url}/{file.path}" for file in files]
                     adding.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
             except CommitFailedException:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.export.documents import (
+    JSON,
     File,
     Plan,
     Settings,
@@ -31,6 +32,7 @@ from strandline.snapshot.spark.export.documents import (
     topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.json_columns import Fields, JsonColumns, arrow_fields
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import TOPIC_ID
@@ -82,11 +84,15 @@ class Job:
     def _written(self) -> Iterator[File]:
         writers: dict[str, _Writer] = {}
         partition_by = self.plan.settings.partition_by
-        schema = file_schema(self.plan.settings, made_by(self.plan, self.number))
+        fields = self.plan.columns.get(self.unit.topic, {})
+        values = JsonColumns(fields) if self.plan.settings.value == JSON else None
+        schema = file_schema(self.plan.settings, fields, made_by(self.plan, self.number))
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
         for batch in read_windows(self.storage, self.windows, read):
             if self.plan.settings.format == "iceberg":
                 batch = _in_calendar(batch)
+            if values is not None:
+                batch = values.added(batch)
             for folder, rows in _split(batch, partition_by):
                 if folder not in writers:
                     if len(writers) == MOST_FOLDERS:
@@ -99,12 +105,12 @@ class Job:
                 writers[folder].add(rows)
         for folder, writer in writers.items():
             path = f"{topic_folder(self.unit.topic)}{folder}{file_name(self.plan.round, self.number)}"
-            yield self._stored(path, writer.records, writer.finish())
+            yield self._stored(path, writer.finish())
 
-    def _stored(self, path: str, records: int, data: Any) -> File:
+    def _stored(self, path: str, data: Any) -> File:
         content = memoryview(data)
         if self.target.create(path, content):
-            return File(path, self.number, records, len(content), hashlib.sha256(content).hexdigest())
+            return _told(self.plan, self.number, path, content, pq.read_metadata(pa.BufferReader(data)))
         return found_file(self.plan, self.number, path, self.target.get(path))
 
 
@@ -117,14 +123,14 @@ def made_by(plan: Plan, position: int) -> bytes:
     return json.dumps(told).encode()
 
 
-def file_schema(settings: Settings, made: bytes) -> Any:
-    """The columns of a file; the topic and what it is partitioned by are in its path.
+def file_schema(settings: Settings, values: Fields, made: bytes) -> Any:
+    """The columns of a file, of its `values` too; the topic and what it is partitioned by are in its path.
 
     Iceberg goes by the files alone, and takes nothing from their paths.
     """
     left_out = {"topic"} if settings.format == "iceberg" else {"topic", settings.partition_by}
     fields = [(name, kind) for name, kind in COLUMNS.items() if name not in left_out]
-    return pa.schema(fields, metadata={MADE_BY: made})
+    return pa.schema([*fields, *arrow_fields(values)], metadata={MADE_BY: made})
 
 
 def found_file(plan: Plan, position: int, path: str, data: bytes) -> File:
@@ -135,7 +141,21 @@ def found_file(plan: Plan, position: int, path: str, data: bytes) -> File:
         raise ExportError(f"{path} lies in the way and is no whole Parquet file ({error})", _MOVE) from error
     if (footer.metadata or {}).get(MADE_BY) != made_by(plan, position):
         raise ExportError(f"{path} lies in the way: this export has not made it", _MOVE)
-    return File(path, position, footer.num_rows, len(data), hashlib.sha256(data).hexdigest())
+    return _told(plan, position, path, data, footer)
+
+
+def _told(plan: Plan, position: int, path: str, data: bytes | memoryview, footer: Any) -> File:
+    """A file as a manifest tells of it."""
+    unfit = _values(footer) if plan.settings.value == JSON else 0
+    return File(path, position, footer.num_rows, len(data), hashlib.sha256(data).hexdigest(), unfit)
+
+
+def _values(footer: Any) -> int:
+    """The number of records of a file that have something in the column `value`."""
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    at = footer.schema.to_arrow_schema().names.index("value")
+    # The columns before it, key alone, are no nested ones, so the number of the leaf is the same.
+    return int(sum(group.num_rows - group.column(at).statistics.null_count for group in groups))
 
 
 _MOVE: Final = "move it away, or export to another place"
@@ -184,7 +204,6 @@ class _Writer:
     """A Parquet file in memory: a unit has bounded bytes, and a bucket takes a file in one piece."""
 
     def __init__(self, schema: Any) -> None:
-        self.records = 0
         self._schema = schema
         self._sink = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
@@ -194,7 +213,6 @@ class _Writer:
     def add(self, rows: Any) -> None:
         self._rows.append(rows.select(self._schema.names))
         self._bytes += rows.nbytes
-        self.records += rows.num_rows
         if self._bytes >= ROW_GROUP_BYTES:
             self._write()
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Final
 
 import numpy as np
 
-from strandline.snapshot.spark.export.documents import Plan, Range, Settings, Unit
+from strandline.snapshot.spark.export.documents import JSON, Plan, Range, Settings, Unit
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.json_columns import Fields, grown
 from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
 from strandline.snapshot.spark.stream_offsets import Offsets, from_json, known, put, still_there, to_json
 from strandline.snapshot.spark.views import PartitionView, with_blocks
@@ -63,13 +65,16 @@ class Planner:
         self,
         number: int,
         before: Mapping[str, Mapping[str, str | int]],
+        columns: Mapping[str, Fields],
         topics: Mapping[str, Topic],
         views: Mapping[tuple[str, int], PartitionView | None],
     ) -> Plan | None:
         """The plan of a round, or None if there is nothing new.
 
-        `before` is the `next` of the round before it, `topics` are those there are by name, `views` the
-        partitions that are wanted. Raises ExportError, SourceError, StorageError, BadObject.
+        `before` is the `next` of the round before it, and `columns` are its; `topics` are those there are by
+        name, `views` the partitions that are wanted.
+
+        Raises ExportError, SourceError, StorageError, BadObject.
         """
         done = offsets_of(before)
         wanted = {topic for topic, _ in views}
@@ -97,8 +102,25 @@ class Planner:
             return None
         units = tuple(cut(with_blocks(self._storage, chosen), self._limits.file_bytes))
         return Plan(
-            number, self._settings, units, to_json(after) if after else {}, tuple(lost), self._cluster
+            number,
+            self._settings,
+            units,
+            to_json(after) if after else {},
+            tuple(lost),
+            self._cluster,
+            self._columns(columns, chosen) if self._settings.value == JSON else {},
         )
+
+    def _columns(self, before: Mapping[str, Fields], chosen: Sequence[PartitionView]) -> dict[str, Fields]:
+        """The columns of values, with those that a sample of the round's records adds."""
+        found = dict(before)
+        for topic, views in groupby(chosen, lambda view: view.topic):
+            sample = chain.from_iterable(
+                batch.column("value").drop_null().to_pylist()
+                for batch in sampled(self._storage, views, ("value",))
+            )
+            found[topic] = grown(found.get(topic, {}), sample)
+        return found
 
 
 def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:

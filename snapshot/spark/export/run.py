@@ -216,8 +216,9 @@ class Export:
         state = self._checkpoints.controller()
         check_wanted(state, self._options)
         views = newest_views(self._checkpoints, wanted_places(state, self._options), self._options.committed)
-        before = {} if self._newest is None else self._newest.plan.next
-        plan = self._planner.next_round(number, before, state.by_name, views)
+        last = None if self._newest is None else self._newest.plan
+        before, columns = ({}, {}) if last is None else (last.next, last.columns)
+        plan = self._planner.next_round(number, before, columns, state.by_name, views)
         if plan is None or self._target.create(plan_name(number), encode(plan)):
             return plan, False
         return self._planned(number), True

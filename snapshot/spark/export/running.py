@@ -23,6 +23,8 @@ class Exported:
     files: int = 0
     records: int = 0
     bytes: int = 0
+    unfit: int = 0
+    """Records that have a `value` beside columns of values."""
     lost: list[str] = field(default_factory=list)
 
     def add(self, manifest: Manifest) -> None:
@@ -30,6 +32,7 @@ class Exported:
         self.files += len(manifest.files)
         self.records += sum(file.records for file in manifest.files)
         self.bytes += sum(file.bytes for file in manifest.files)
+        self.unfit += sum(file.unfit for file in manifest.files)
         self.lost += manifest.lost
 
 

@@ -101,6 +101,12 @@ class Tables(ABC):
             f"move it away, or export to another place{self._another_name}",
         )
 
+    def _refuse_column(self, topic: str, column: str) -> ExportError:
+        return ExportError(
+            f"{self.place(topic)} has a column {column!r} of another type than the export's",
+            "drop or rename that column, or export to another place",
+        )
+
     _another_name = ""
     """The other things than the place that give a table another name."""
 

@@ -1,0 +1,304 @@
+"""`strandline export --value json`: fields as columns, what does not fit is kept, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from deltalake import DeltaTable
+from deltalake import Field as DeltaField
+from deltalake.schema import PrimitiveType
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
+
+from strandline.snapshot.spark.export.check import check
+from strandline.snapshot.spark.export.documents import manifest_name, plan_name
+from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.json_columns import JsonColumns, arrow_fields, grown
+from strandline.snapshot.spark.export.planning import Limits
+from strandline.snapshot.spark.export.target import open_target
+from tests.cluster.command import strandline
+from tests.kafka.wire.batches import Record, build
+from tests.spark.exporting import Killed, Mortal, export, here
+from tests.spark.stored_cluster import StoredCluster, Upload, build_cluster
+
+TINY = Limits(file_bytes=1, round_files=2)
+FORMATS = ("parquet", "delta", "iceberg")
+
+
+@pytest.fixture(autouse=True)
+def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test loses power, and a busy disk takes a second for each sync."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+def batch_of(*values: bytes | None) -> Any:
+    return pa.record_batch({"value": pa.array(values, pa.binary()), "offset": pa.array(range(len(values)))})
+
+
+def columns_of(fields: dict[str, Any], *values: bytes | None) -> dict[str, list[Any]]:
+    found = JsonColumns(fields).added(batch_of(*values)).to_pydict()
+    del found["offset"]
+    return dict(found)
+
+
+def test_a_value_that_the_columns_say_wholly_is_left_out() -> None:
+    values = [
+        b'{"id": 1, "price": 2.5, "paid": true, "tags": ["a", null], "who": {"name": "A"}, "more": null}',
+        b'{"id": 2, "price": 3}',
+    ]
+    fields = grown({}, values)
+    assert columns_of(fields, *values) == {
+        "value": [None, None],
+        "id": [1, 2],
+        "price": [2.5, 3.0],
+        "paid": [True, None],
+        "tags": [["a", None], None],
+        "who": [{"name": "A"}, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (b"", {}),
+        (b"no JSON", {}),
+        (b"[1]", {}),
+        (b"{}", {}),
+        (b'{"id": null}', {}),
+        (b'{"id": 1} {"id": 2}', {}),
+        (b'{"id": NaN}', {}),
+        (b'{"name": "\\ud800"}', {}),
+        (b'{"name": "\xff"}', {}),
+        (b'\xef\xbb\xbf{"id": 1}', {}),
+        ('{"id": 1}'.encode("utf-16"), {}),
+        (b'{"id": ' + b"9" * 5000 + b"}", {}),
+        (b"[" * 100_000, {}),
+        (b'{"id": 1, "new": 2}', {"id": 1}),
+        (b'{"id": "1", "name": "b"}', {"name": "b"}),
+        (b'{"id": 1.0}', {}),
+        (b'{"id": true}', {}),
+        (b'{"id": 9223372036854775808}', {}),
+        (b'{"price": 1e999, "id": 3}', {"id": 3}),
+        (b'{"price": 9007199254740993}', {}),
+        (b'{"paid": 1}', {}),
+        (b'{"tags": "a"}', {}),
+        (b'{"counts": [1, "2"]}', {"counts": [1, None]}),
+        (b'{"who": {"name": "A", "age": 3}}', {"who": {"name": "A"}}),
+        (b'{"who": 5}', {}),
+    ],
+)
+def test_a_value_that_they_do_not_say_wholly_is_kept_as_it_is(value: bytes, says: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {
+        "id": "BIGINT",
+        "price": "DOUBLE",
+        "paid": "BOOLEAN",
+        "name": "STRING",
+        "tags": ["STRING"],
+        "counts": ["BIGINT"],
+        "who": {"name": "STRING"},
+    }
+    found = columns_of(fields, b'{"id": 7}', value, None)
+    assert found["value"] == [None, value, None]
+    assert found["id"][0] == 7
+    assert {name: found[name][1] for name in fields if found[name][1] is not None} == says
+
+
+def test_text_takes_what_has_no_common_type_as_json() -> None:
+    found = columns_of(
+        {"any": "STRING"}, b'{"any": [1, {"b": "\\u00e4"}]}', b'{"any": 1.5}', b'{"any": [1e999]}'
+    )
+    assert found == {"value": [None, None, b'{"any": [1e999]}'], "any": ['[1,{"b":"\xe4"}]', "1.5", None]}
+
+
+def test_columns_are_added_and_never_change() -> None:
+    first = grown({}, [b'{"id": 1, "gone": null, "none": [], "deep": {"x": null}}'])
+    assert first == {"id": "BIGINT", "none": ["STRING"], "deep": "STRING"}
+    assert grown(first, [b'{"id": 1.5, "gone": 2, "deep": {"x": 1}}']) == {**first, "gone": "BIGINT"}
+    assert grown(first, [b"text"]) == first
+    names = grown(
+        {}, [b'{"Offset": 1, "value_offset": 2, "a.b": 3, "": 4, "a b": 5, "@t": 6, "s": {"a=b": 1}}']
+    )
+    assert [field.name for field in arrow_fields(names)] == ["value_Offset", "@t", "s"]
+    assert names["s"] == "STRING"
+    many = [json.dumps({f"f{number}": 1 for number in range(at, at + 150)}).encode() for at in (0, 150)]
+    assert len(grown(grown({}, many[:1]), many[1:])) == 200
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+_values = st.dictionaries(st.sampled_from("abcd"), _json, max_size=4).map(
+    lambda one: json.dumps(one).encode()
+)
+
+
+@given(sample=st.lists(_values, max_size=4), values=st.lists(_values | st.binary(), max_size=6))
+def test_a_value_is_in_the_columns_or_kept(sample: list[bytes], values: list[bytes]) -> None:
+    fields = grown({}, sample)
+    found = columns_of(fields, *values)
+    for number, value in enumerate(values):
+        if found["value"][number] is not None:
+            assert found["value"][number] == value
+            continue
+        said = {name: found[name][number] for name in fields}
+        assert same(said, json.loads(value))
+
+
+def same(said: Any, value: Any) -> bool:
+    """Whether a column says a value, as JSON has it: null is the same as nothing, text may be JSON."""
+    if isinstance(value, dict) and isinstance(said, dict):
+        return all(same(said.get(name), value.get(name)) for name in {*said, *value})
+    if isinstance(value, list) and isinstance(said, list):
+        return len(said) == len(value) and all(map(same, said, value))
+    if isinstance(said, str) and not isinstance(value, str):
+        return bool(json.loads(said) == value)
+    return bool(said == value) and isinstance(said, bool) == isinstance(value, bool)
+
+
+def put(cluster: StoredCluster, *values: bytes, number: int = 0) -> None:
+    """Write values to a partition of topic `events`, as one batch, and publish them."""
+    records = tuple(Record(value) for value in values)
+    cluster.upload(Upload(cluster.partitions["events", number], records, build(records), (-1, -1, -1)))
+    cluster.checkpoint()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> StoredCluster:
+    found = build_cluster(tmp_path / "objects", batches_a_round=1)
+    found.create_topic("events", 2)
+    return found
+
+
+def rows(folder: Path, form: str, columns: str) -> list[Any]:
+    """Some columns of topic `events`, as a reader of its table or files has them, by offset."""
+    if form == "parquet":
+        found = f"read_parquet('{folder}/topic=events/**/*.parquet', union_by_name = true)"
+        return duckdb.execute(f'SELECT {columns} FROM {found} ORDER BY "offset"').fetchall()
+    if form == "delta":
+        table = DeltaTable(str(folder / "topic=events")).to_pyarrow_table()
+    else:
+        catalog = load_catalog("strandline", type="sql", uri=f"sqlite:///{folder}/_strandline/catalog.db")
+        table = catalog.load_table(("strandline", "events")).scan().to_arrow()
+    return duckdb.from_arrow(table).order('"offset"').project(columns).fetchall()
+
+
+@pytest.mark.parametrize("by", ["none", "day"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_fields_are_columns_and_later_ones_are_added(
+    cluster: StoredCluster, tmp_path: Path, form: str, by: str
+) -> None:
+    folder = tmp_path / "lake"
+    target = open_target(str(folder))
+    bad = b'{"id": "three", "day": 3}'
+    put(cluster, b'{"id": 1, "day": 5, "user": {"name": "A"}}', b'{"id": 2, "user": {"name": "B"}}')
+    done = export(cluster, target, "events", by=by, format=form, value="json")
+    assert (done.records, done.unfit) == (2, 0)
+    put(cluster, b'{"id": 3, "extra": [1.5]}', bad, b"no JSON")
+    done = export(cluster, target, "events")
+    assert (done.records, done.unfit) == (3, 2)
+    columns = 'id, value_day, "user".name, extra, value'
+    assert rows(folder, form, columns) == [
+        (1, 5, "A", None, None),
+        (2, None, "B", None, None),
+        (3, None, None, [1.5], None),
+        (None, 3, None, None, bad),
+        (None, None, None, None, b"no JSON"),
+    ]
+    found = check(target)
+    assert (found.problems, found.unfinished, found.records) == ([], None, 5)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_field_that_no_sample_had_is_kept_and_a_later_round_has_its_column(
+    cluster: StoredCluster, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.snapshot.spark.sample.SAMPLED_RECORDS", 1)
+    folder = tmp_path / "lake"
+    target = open_target(str(folder))
+    middle = b'{"id": 2, "rare": "x"}'
+    put(cluster, b'{"id": 1}', middle, b'{"id": 3}')
+    assert export(cluster, target, "events", format=form, value="json").unfit == 1
+    assert rows(folder, form, "id, value") == [(1, None), (2, middle), (3, None)]
+    put(cluster, b'{"rare": "y"}')
+    assert export(cluster, target, "events").unfit == 0
+    assert rows(folder, form, "id, rare, value")[1:] == [
+        (2, None, middle),
+        (3, None, None),
+        (None, "y", None),
+    ]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_killed_at_changes_of_the_target_it_ends_with_each_record_once(
+    cluster: StoredCluster, tmp_path: Path, form: str
+) -> None:
+    folder = tmp_path / "lake"
+    inner = open_target(str(folder))
+    for number in range(6):
+        put(cluster, b'{"id": %d, "f%d": 1}' % (number, number), b"bad", number=0)
+    killed = 0
+    while killed < 100:
+        try:
+            target = Mortal(inner, 1 + killed % 4, killed % 2 == 1)
+            export(cluster, target, "events", format=form, value="json", run=here, limits=TINY)
+        except Killed:
+            killed += 1
+            continue
+        break
+    assert killed > 5
+    assert rows(folder, form, "id, value") == [
+        one for number in range(6) for one in ((number, None), (None, b"bad"))
+    ]
+    found = check(inner)
+    assert (found.problems, found.unfinished) == ([], None)
+
+
+def test_a_column_of_another_type_that_an_engine_added_is_refused(
+    cluster: StoredCluster, tmp_path: Path
+) -> None:
+    target = open_target(str(tmp_path / "lake"))
+    put(cluster, b'{"id": 1}')
+    export(cluster, target, "events", format="delta", value="json")
+    table = DeltaTable(str(tmp_path / "lake" / "topic=events"))
+    table.alter.add_columns([DeltaField("theirs", PrimitiveType("integer"))])
+    put(cluster, b'{"id": 2, "more": 1}')
+    export(cluster, target, "events")
+    assert rows(tmp_path / "lake", "delta", "id, more, theirs") == [(1, None, None), (2, 1, None)]
+    put(cluster, b'{"theirs": "text"}')
+    with pytest.raises(ExportError, match="has a column 'theirs' of another type"):
+        export(cluster, target, "events")
+
+
+def test_a_target_of_bytes_stays_one_that_earlier_builds_read(cluster: StoredCluster, tmp_path: Path) -> None:
+    put(cluster, b'{"id": 1}')
+    for value, number in (("bytes", 2), ("json", 3)):
+        target = open_target(str(tmp_path / value))
+        export(cluster, target, "events", value=value)
+        for name in (plan_name(1), manifest_name(1)):
+            told = json.loads(target.get(name))
+            assert told["format"] == number
+            assert ("value" in told.get("plan", told)["settings"]) == (value == "json")
+        assert export(cluster, target, "events").rounds == 0
+        with pytest.raises(ExportError, match=f"was begun with --value {value}"):
+            export(cluster, target, "events", value="json" if value == "bytes" else "bytes")
+
+
+def test_the_command_tells_of_values_that_do_not_fit(
+    cluster: StoredCluster, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(cluster, b'{"id": 1}', b"no JSON", b'{"id": 3}')
+    lake = str(tmp_path / "lake")
+    arguments = ("export", "events", "--storage", cluster.url, "--to", lake, "--value")
+    refused = strandline(capfd, monkeypatch, *arguments, "avro")
+    assert refused.err == "strandline: --value is avro; choose from bytes, json\n"
+    done = strandline(capfd, monkeypatch, *arguments, "json")
+    assert "; 1 value not wholly in columns, and kept in the column value\n" in done.out
