@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strandline.cluster.commands.consume import parse_start
-from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
-from strandline.cluster.output import Json, escaped, plural, progress, show, warn
+from strandline.cluster.commands.export_output import show_check, show_export
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.output import Json, plural, progress
 from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
     from strandline.snapshot.spark.export.check import Checked
+    from strandline.snapshot.spark.export.json_columns import Fields
     from strandline.snapshot.spark.export.run import Export
     from strandline.snapshot.spark.export.running import Exported
     from strandline.snapshot.spark.export.target import Target
@@ -67,6 +69,14 @@ def export(
             metavar="bytes|json",
             help="json: the fields of values that are JSON objects are columns. "
             "Default: as the target was begun, or bytes.",
+        ),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC:COLUMNS",
+            help="With --value json: a topic's columns, as 'orders: id bigint, at timestamp'. "
+            "Default: inferred from the values.",
         ),
     ] = None,
     begin: Annotated[
@@ -146,7 +156,7 @@ def export(
                 )
             target = open_target(to, pairs(to_options, "--to-option"), make=False)
             with progress(as_json) as tell:
-                _show_check(_check(target, pairs(catalog, "--catalog"), tell), to, as_json)
+                show_check(_check(target, pairs(catalog, "--catalog"), tell), to, as_json)
             return
         if not topics:
             raise CommandFailed("no topic is named", "name one or several", MISUSED)
@@ -164,6 +174,7 @@ def export(
                 "compact by runs of their own, now and then",
                 MISUSED,
             )
+        given = _given(columns or [], topics)
         url, name = where(storage, cluster_id, cluster)
         read = {"url": url, "topic": ",".join(topics), **_start(begin)}
         if name is not None:
@@ -175,17 +186,17 @@ def export(
             asked, stored = _asked(read)  # before a folder is made for what cannot be exported
             target = open_target(to, to_pairs)
             accept = lost_records == "accept"
-            exporting = _export(asked, stored, target, settings, properties, accept, file_mb)
+            exporting = _export(asked, stored, target, settings, properties, given, accept, file_mb)
             if compact and not exporting.compacts:
                 raise CommandFailed("--compact is of --format delta", "leave it out, or use an engine")
             if follow:
-                _follow(exporting, every, tell, lambda done: _show(done, to, as_json))
+                _follow(exporting, every, tell, lambda done: show_export(done, to, as_json))
                 return
             done = exporting.run(_telling(tell))
             try:
                 compacted = exporting.compact() if compact else 0
             except ExportError:
-                _show(done, to, as_json)  # the export itself has succeeded
+                show_export(done, to, as_json)  # the export itself has succeeded
                 raise
     except ExportError as error:
         raise CommandFailed(error.cause, error.cure) from None
@@ -193,7 +204,7 @@ def export(
         raise CommandFailed(error.cause, error.cure, MISUSED) from None
     except (SourceError, StorageError, BadObject) as error:
         raise said(error) from None
-    _show(done, to, as_json, compacted)
+    show_export(done, to, as_json, compacted)
 
 
 def _follow(export: Export, every: float, tell: Any, each: Callable[[Exported], None]) -> None:
@@ -249,6 +260,18 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
+def _given(columns: list[str], topics: list[str]) -> dict[str, Fields]:
+    from strandline.snapshot.spark.export.given_columns import given_columns
+
+    found = given_columns(columns)
+    for topic in found:
+        if topic not in topics:
+            raise CommandFailed(
+                f"columns of topic {topic!r} are given, which is not exported", "name it, too", MISUSED
+            )
+    return found
+
+
 def _asked(read: Mapping[str, str]) -> tuple[ReadOptions, Storage]:
     """The request and the storage, which has a checkpoint with all topics that are asked for."""
     from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted
@@ -267,6 +290,7 @@ def _export(
     target: Target,
     settings: Mapping[str, str],
     catalog: Mapping[str, str],
+    columns: Mapping[str, Fields],
     accept_loss: bool,
     file_mb: int,
 ) -> Export:
@@ -283,6 +307,7 @@ def _export(
         limits=Limits(file_mb * 1024 * 1024),
         accept_loss=accept_loss,
         catalog=catalog,
+        columns=columns,
     )
 
 
@@ -290,59 +315,3 @@ def _check(target: Target, catalog: Mapping[str, str], tell: Any) -> Checked:
     from strandline.snapshot.spark.export.check import check
 
     return check(target, catalog, lambda found: tell(f"checked {plural(found.files, 'file')}"))
-
-
-def _show(done: Exported, to: str, as_json: bool, compacted: int = 0) -> None:
-    for line in done.lost[:10]:
-        warn(f"{line} before they were exported")
-    if done.rounds:
-        resumed = ", the first of them begun by a run that did not end it" if done.resumed else ""
-        text = (
-            f"exported {plural(done.records, 'record')} to {to}: {plural(done.files, 'file')}, "
-            f"{plural(done.bytes, 'byte')}, in {plural(done.rounds, 'round')}{resumed}"
-        )
-    else:
-        text = f"nothing new: {to} has all that the newest checkpoint has"
-    plain = {
-        "to": to,
-        "records": done.records,
-        "files": done.files,
-        "bytes": done.bytes,
-        "rounds": done.rounds,
-        "resumed": done.resumed,
-        "unfit": done.unfit,
-        "lost": done.lost,
-    }
-    if done.unfit:
-        text += f"; {plural(done.unfit, 'value')} not wholly in columns, and kept in the column value"
-    if compacted:
-        plain["compacted"] = compacted
-        text += f"; {plural(compacted, 'small file')} compacted"
-    show(as_json, plain, text)
-
-
-def _show_check(found: Checked, to: str, as_json: bool) -> None:
-    plain = {
-        "to": to,
-        "rounds": found.rounds,
-        "files": found.files,
-        "records": found.records,
-        "bytes": found.bytes,
-        "unfinished_round": found.unfinished,
-        "lost": found.lost,
-        "problems": found.problems,
-    }
-    lines = [escaped(line) for line in found.problems[:20]]
-    if len(found.problems) > len(lines):
-        lines.append(f"and {len(found.problems) - len(lines):,} more; --json lists more of them")
-    lines += [escaped(f"deleted before it could be exported: {line}") for line in found.lost[:20]]
-    if found.unfinished is not None:
-        lines.append(f"round {found.unfinished} is not whole: export again to end it")
-    verdict = plural(len(found.problems), "problem") if found.problems else "each record once"
-    lines.append(
-        f"{plural(found.records, 'record')} in {plural(found.files, 'file')} of "
-        f"{plural(found.rounds, 'round')}: {verdict}"
-    )
-    show(as_json, plain, lines)
-    if found.problems:
-        raise typer.Exit(FAILED)

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 
 from strandline.snapshot.spark.export.documents import File
+from strandline.snapshot.spark.export.given_columns import given_columns
 from strandline.snapshot.spark.export.parquet import Job
 from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.run import Export
@@ -34,6 +35,7 @@ def exporting(
     accept_loss: bool = False,
     format: str | None = None,
     value: str | None = None,
+    columns: Sequence[str] = (),
     catalog: Mapping[str, str] | None = None,
     **options: str,
 ) -> Export:
@@ -53,6 +55,7 @@ def exporting(
         limits=limits,
         accept_loss=accept_loss,
         catalog=catalog,
+        columns=given_columns(columns),
     )
 
 

@@ -20,6 +20,7 @@ from pyiceberg.catalog import load_catalog
 from strandline.snapshot.spark.export.check import check
 from strandline.snapshot.spark.export.documents import manifest_name, plan_name
 from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.given_columns import given_columns
 from strandline.snapshot.spark.export.json_columns import JsonColumns, arrow_fields, grown
 from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.target import open_target
@@ -300,5 +301,68 @@ def test_the_command_tells_of_values_that_do_not_fit(
     arguments = ("export", "events", "--storage", cluster.url, "--to", lake, "--value")
     refused = strandline(capfd, monkeypatch, *arguments, "avro")
     assert refused.err == "strandline: --value is avro; choose from bytes, json\n"
-    done = strandline(capfd, monkeypatch, *arguments, "json")
+    given = ("--columns", "events: id bigint")
+    assert "--columns is of --value json" in strandline(capfd, monkeypatch, *arguments, "bytes", *given).err
+    other = strandline(capfd, monkeypatch, *arguments, "json", "--columns", "other: id bigint")
+    assert "columns of topic 'other' are given, which is not exported" in other.err
+    assert not Path(lake, "topic=events").exists()
+    done = strandline(capfd, monkeypatch, *arguments, "json", *given)
     assert "; 1 value not wholly in columns, and kept in the column value\n" in done.out
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_columns_that_are_given_are_those_that_there_are(
+    cluster: StoredCluster, tmp_path: Path, form: str
+) -> None:
+    folder = tmp_path / "lake"
+    target = open_target(str(folder))
+    given = "events: id bigint, at TIMESTAMP, `on` date, tags array<struct<name: string, n double>>"
+    value = b'{"id": 1, "at": "2024-01-02T03:04:05.5+01:00", "on": "2024-02-29", "tags": [{"n": 1}]}'
+    local = b'{"at": "2024-01-02T03:04:05", "on": "2023-02-29"}'
+    fine = b'{"at": "2024-01-02T03:04:05.1234567Z", "on": 5}'
+    put(cluster, value, local, fine)
+    done = export(cluster, target, "events", format=form, value="json", columns=[given])
+    assert (done.records, done.unfit) == (3, 2)
+    columns = 'id, epoch_us("at"), "on"::VARCHAR, tags[1].n, value'
+    moment = 1_704_161_045_500_000
+    first = (1, moment, "2024-02-29", 1.0, None)
+    assert rows(folder, form, columns) == [first, *((None, None, None, None, one) for one in (local, fine))]
+    put(cluster, b'{"id": 2, "more": true}')
+    assert export(cluster, target, "events").unfit == 1  # none are inferred, also where none are given
+    put(cluster, b'{"id": 3, "more": true}')
+    assert export(cluster, target, "events", columns=["events: more boolean"]).unfit == 0
+    kept = b'{"id": 2, "more": true}'
+    assert rows(folder, form, "id, more, value")[3:] == [(2, None, kept), (3, True, None)]
+    put(cluster, b'{"id": 4}')
+    with pytest.raises(ExportError, match="column 'id' of topic 'events' is STRING, and the target has"):
+        export(cluster, target, "events", columns=["events: id string"])
+    with pytest.raises(ExportError, match="names differ in case alone"):
+        export(cluster, target, "events", columns=["events: ID bigint"])
+    assert export(cluster, target, "events").records == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["id bigint"], "begin with no topic"),
+        (["e: id bigint", "e: no bigint"], "are given twice"),
+        (["e:"], "'the end' stands where a field was expected"),
+        (["e: id"], "'the end' stands where a type was expected"),
+        (["e: id bigint,"], "'the end' stands where a field was expected"),
+        (["e: id bigint no bigint"], "'no' stands where a comma was expected"),
+        (["e: id number"], "'number' is no type"),
+        (["e: id array<bigint"], "'>' is missing"),
+        (["e: id array"], "'<' is missing"),
+        (["e: id struct<>"], "'>' stands where a field was expected"),
+        (["e: id struct<a: bigint, A: bigint>"], "'A' is there twice"),
+        (["e: id bigint, ID bigint"], "'ID' is there twice"),
+        (["e: `a b` bigint"], "'a b' cannot be the name of a column"),
+        (["e: `a bigint"], "a backquote is open"),
+        (["e: " + ", ".join(f"f{number} bigint" for number in range(201))], "200 are the most"),
+    ],
+)
+def test_columns_that_are_given_wrongly_are_refused(given: list[str], why: str) -> None:
+    with pytest.raises(ExportError) as caught:
+        given_columns(given)
+    assert why in caught.value.cause
+    assert "TOPIC: FIELD TYPE" in caught.value.cure or "give them once" in caught.value.cure

@@ -78,6 +78,8 @@ class Plan:
     """Id of the cluster that has the topics; None in documents of the first format."""
     columns: Mapping[str, Fields] = field(default_factory=dict)
     """By topic the fields of its values that have columns, for all topics of the target."""
+    given: tuple[str, ...] = ()
+    """The topics whose columns were given: none are inferred for them."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +237,7 @@ def _plan(found: Any) -> Plan:
         _texts(found["lost"]),
         None if found.get("cluster") is None else _text(found["cluster"]),
         {topic: _fields(fields) for topic, fields in found.get("columns", {}).items()},
+        _texts(found.get("given", [])),
     )
 
 

@@ -10,21 +10,33 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.json_schema import MOST_FIELDS, Kind, infer
 
 Fields = Mapping[str, Kind]
 """The fields of a topic's values that have columns, in the order of these."""
 
-SCALARS: Final = {"BOOLEAN": pa.bool_(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "STRING": pa.string()}
+SCALARS: Final = {
+    "BOOLEAN": pa.bool_(),
+    "BIGINT": pa.int64(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
+    "DATE": pa.date32(),
+}
+"""Types that have no others inside; moments and days are text in JSON, and never inferred."""
 _TAKEN: Final = {name.lower() for name in COLUMNS} | {"day", "hour"}
 """Columns of every record, and of folders."""
 _NAME: Final = re.compile(r"""[^\s,;{}()=.`"'\x00-\x1f\x7f]{1,128}""")
 """Names that Parquet, Delta and Iceberg take for a column without quoting or mapping it."""
+_DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_FINER: Final = re.compile(r"[.,]\d{7}")
 _LARGEST: Final = 2**63
 _EXACT: Final = 2**53
 """Whole numbers up to this one are the same as a fraction of 64 bits."""
@@ -33,6 +45,11 @@ _EXACT: Final = 2**53
 def column_name(field: str) -> str:
     """The column of a field: its own name, or with `value_` before it where each record has such a column."""
     return f"value_{field}" if field.lower() in _TAKEN else field
+
+
+def is_column_name(field: str) -> bool:
+    """Whether a field, or one inside of a struct, can have a column by its name."""
+    return _NAME.fullmatch(field) is not None
 
 
 def grown(before: Fields, sample: Iterable[bytes]) -> dict[str, Kind]:
@@ -44,11 +61,28 @@ def grown(before: Fields, sample: Iterable[bytes]) -> dict[str, Kind]:
     names = {column_name(field).lower() for field in fields}
     for field, kind in (infer(sample) or {}).items():
         settled, name = _settled(kind), column_name(field).lower()
-        if settled is None or name in names or not _NAME.fullmatch(field) or len(fields) == MOST_FIELDS:
+        if settled is None or name in names or not is_column_name(field) or len(fields) == MOST_FIELDS:
             continue
         fields[field] = settled
         names.add(name)
     return fields
+
+
+def extended(topic: str, before: Fields, given: Fields) -> dict[str, Kind]:
+    """The columns of a topic with those that are given; raises ExportError where these contradict them."""
+    for field, kind in given.items():
+        if before.get(field, kind) != kind:
+            raise ExportError(
+                f"column {field!r} of topic {topic!r} is {kind}, and the target has it as {before[field]}",
+                "give it as the target has it, or export to another place",
+            )
+    found = {**before, **given}
+    if len({column_name(field).lower() for field in found}) < len(found) or len(found) > MOST_FIELDS:
+        raise ExportError(
+            f"topic {topic!r} would have columns whose names differ in case alone, or over {MOST_FIELDS}",
+            "give others, or export to another place",
+        )
+    return found
 
 
 def _settled(kind: Kind) -> Kind:
@@ -57,7 +91,7 @@ def _settled(kind: Kind) -> Kind:
         return [_settled(kind[0]) or "STRING"]
     if isinstance(kind, dict):
         found = {name: settled for name, one in kind.items() if (settled := _settled(one)) is not None}
-        return found if found and all(map(_NAME.fullmatch, found)) else "STRING"
+        return found if found and all(map(is_column_name, found)) else "STRING"
     return kind
 
 
@@ -141,6 +175,8 @@ class JsonColumns:
             "BIGINT": self._bigint,
             "DOUBLE": self._double,
             "STRING": self._string,
+            "TIMESTAMP": self._timestamp,
+            "DATE": self._date,
         }[str(kind)]
 
     def _misfit(self) -> Any:
@@ -181,6 +217,24 @@ class JsonColumns:
         try:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except ValueError:  # a number that is too large for 64 bits
+            return self._misfit()
+
+    def _timestamp(self, value: Any) -> Any:
+        """A moment of ISO 8601 that names its zone, and has microseconds at most."""
+        if not isinstance(value, str) or _FINER.search(value):
+            return self._misfit()
+        try:
+            found = datetime.fromisoformat(value)
+            return found.astimezone(UTC) if found.tzinfo is not None else self._misfit()
+        except (ValueError, OverflowError):  # the years before 1 and after 9999
+            return self._misfit()
+
+    def _date(self, value: Any) -> Any:
+        if not isinstance(value, str) or not _DAY.fullmatch(value):
+            return self._misfit()
+        try:
+            return date.fromisoformat(value)
+        except ValueError:
             return self._misfit()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from strandline.snapshot.spark.export.documents import JSON, Plan, Range, Settings, Unit
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.json_columns import Fields, grown
+from strandline.snapshot.spark.export.json_columns import Fields, extended, grown
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
@@ -42,7 +42,10 @@ class Limits:
 
 
 class Planner:
-    """Plans the rounds of some topics; `start` bounds a partition that the target has nothing of."""
+    """Plans the rounds of some topics.
+
+    `start` bounds a partition that the target has nothing of; `given` are columns of topics' values.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,9 @@ class Planner:
         start: Callable[[PartitionView], PartitionView],
         *,
         accept_loss: bool,
+        given: Mapping[str, Fields],
     ) -> None:
+        self._given = given
         self._storage = storage
         self._cluster = cluster
         self._settings = settings
@@ -64,19 +69,18 @@ class Planner:
     def next_round(
         self,
         number: int,
-        before: Mapping[str, Mapping[str, str | int]],
-        columns: Mapping[str, Fields],
+        last: Plan | None,
         topics: Mapping[str, Topic],
         views: Mapping[tuple[str, int], PartitionView | None],
     ) -> Plan | None:
         """The plan of a round, or None if there is nothing new.
 
-        `before` is the `next` of the round before it, and `columns` are its; `topics` are those there are by
-        name, `views` the partitions that are wanted.
+        `last` is the plan of the round before it, `topics` are those there are by name, `views` the
+        partitions that are wanted.
 
         Raises ExportError, SourceError, StorageError, BadObject.
         """
-        done = offsets_of(before)
+        done = offsets_of(last.next if last is not None else {})
         wanted = {topic for topic, _ in views}
         taken, lost = still_there({name: one for name, one in done.items() if name in wanted}, topics)
         known_topics = set(taken)
@@ -108,19 +112,29 @@ class Planner:
             to_json(after) if after else {},
             tuple(lost),
             self._cluster,
-            self._columns(columns, chosen) if self._settings.value == JSON else {},
+            *(self._columns(last, chosen) if self._settings.value == JSON else ()),
         )
 
-    def _columns(self, before: Mapping[str, Fields], chosen: Sequence[PartitionView]) -> dict[str, Fields]:
-        """The columns of values, with those that a sample of the round's records adds."""
-        found = dict(before)
+    def _columns(
+        self, last: Plan | None, chosen: Sequence[PartitionView]
+    ) -> tuple[dict[str, Fields], tuple[str, ...]]:
+        """The columns of values after the round, and the topics whose columns were given.
+
+        A topic has those from before, and those that are given or that a sample of the round's records adds.
+        """
+        found = dict(last.columns) if last is not None else {}
+        for topic, fields in self._given.items():
+            found[topic] = extended(topic, found.get(topic, {}), fields)
+        given = {*self._given, *(last.given if last is not None else ())}
         for topic, views in groupby(chosen, lambda view: view.topic):
+            if topic in given:
+                continue
             sample = chain.from_iterable(
                 batch.column("value").drop_null().to_pylist()
                 for batch in sampled(self._storage, views, ("value",))
             )
             found[topic] = grown(found.get(topic, {}), sample)
-        return found
+        return found, tuple(sorted(given))
 
 
 def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:

@@ -14,6 +14,7 @@ from functools import partial
 
 from strandline.snapshot.spark.export.documents import (
     DONE,
+    JSON,
     ROUNDS,
     File,
     Manifest,
@@ -36,6 +37,7 @@ from strandline.snapshot.spark.export.documents import (
 )
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.formats import open_tables
+from strandline.snapshot.spark.export.json_columns import Fields
 from strandline.snapshot.spark.export.parquet import Job, found_file
 from strandline.snapshot.spark.export.planning import (
     Limits,
@@ -68,10 +70,13 @@ class Export:
         limits: Limits | None = None,
         accept_loss: bool = False,
         catalog: Mapping[str, str] | None = None,
+        columns: Mapping[str, Fields] | None = None,
     ) -> None:
         """`settings` are some of those of Settings; a target keeps what it was begun with.
 
-        `catalog` is for `open_tables`. Raises ExportError, SourceError, StorageError, ExtraMissing.
+        `catalog` is for `open_tables`; `columns` are given for values of topics.
+
+        Raises ExportError, SourceError, StorageError, ExtraMissing.
         """
         self._storage = storage
         self._options = options
@@ -86,6 +91,8 @@ class Export:
         self._check_rounds(planned, ended)
         self._newest = self._manifest(self._round) if self._round else None
         self._settings = self._agreed(settings or {}, planned)
+        if columns and self._settings.value != JSON:
+            raise ExportError("--columns is of --value json", "say so too, or export to another place")
         self._tables = open_tables(self._settings, target, catalog or {})
         if not planned:
             try:
@@ -102,6 +109,7 @@ class Export:
             limits or Limits(),
             partial(bounded_view, storage, options),
             accept_loss=accept_loss,
+            given=columns or {},
         )
 
     def _check_rounds(self, planned: set[int], ended: set[int]) -> None:
@@ -217,8 +225,7 @@ class Export:
         check_wanted(state, self._options)
         views = newest_views(self._checkpoints, wanted_places(state, self._options), self._options.committed)
         last = None if self._newest is None else self._newest.plan
-        before, columns = ({}, {}) if last is None else (last.next, last.columns)
-        plan = self._planner.next_round(number, before, columns, state.by_name, views)
+        plan = self._planner.next_round(number, last, state.by_name, views)
         if plan is None or self._target.create(plan_name(number), encode(plan)):
             return plan, False
         return self._planned(number), True
