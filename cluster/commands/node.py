@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -133,22 +133,24 @@ def drain(
     with progress(as_json) as say:
         answer = first_answer(addresses, "POST", "/api/nodes/drain", body, timeout=20.0)
         left = held = int(answer["replicas"])
-        stay = 0
+        stay = ""
         began = time.monotonic()
         while left and timeout and not undo:
-            say(f"node {node}: {left} of {held} replicas to go{_stay(stay) or _time_left(held, left, began)}")
+            say(f"node {node}: {left} of {held} replicas to go{stay or _time_left(held, left, began)}")
             if time.monotonic() - began > timeout:
-                cure = ": see `strandline cluster status` and the nodes' logs"
-                if stay:
-                    cure = " once another node is started or added"
+                cure = (
+                    " once that is mended"
+                    if stay
+                    else ": see `strandline cluster status` and the nodes' logs"
+                )
                 raise CommandFailed(
-                    f"node {node} still has {left} of {held} replicas after {timeout:g} s{_stay(stay)}",
+                    f"node {node} still has {left} of {held} replicas after {timeout:g} s{stay}",
                     f"it goes on by itself{cure}",
                 )
             time.sleep(_POLL_SECONDS)
             rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
             row = next((one for one in rows if one["node"] == node), {"replicas": left})
-            left, stay = int(row["replicas"]), int(row.get("without_room", 0))
+            left, stay = int(row["replicas"]), _stay(row)
     if undo:
         said = f"node {node} may get replicas again; it has {left}"
     elif left:
@@ -158,12 +160,16 @@ def drain(
     show(as_json, {"node": node, "draining": not undo, "replicas": left}, said)
 
 
-def _stay(stay: int) -> str:
-    """The replicas that no other node can take, if there are any; nodes of earlier releases do not tell."""
-    if not stay:
-        return ""
-    why = "none that is alive and not drained lacks the partition"
-    return f", {stay} of them with no other node to go to: {why}"
+def _stay(row: Mapping[str, Any]) -> str:
+    """The replicas that do not move, if there are any, and why; nodes of earlier releases do not tell."""
+    found = ""
+    if row.get("without_room"):
+        why = "none that is alive and not drained lacks the partition: start or add a node"
+        found = f", {row['without_room']} of them with no other node to go to: {why}"
+    if row.get("below_minimum"):
+        topics = ", ".join(row["below_minimum"])
+        found += f", and those of topics with fewer replicas than min.insync.replicas: lower that of {topics}"
+    return found
 
 
 def _time_left(held: int, left: int, began: float) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
 from strandline.node.admin.replica_sources import CoordinatorSource, PartitionSource
 from strandline.node.admin.source import AdminSource
 from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, NodeRegistration, Topic
+from strandline.statemachine.controller.drain_plan import Staying
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.partition.epoch_window import EpochWindow
+
+MOST_TOPICS: Final = 20
+"""Topics that a node's row names, of those that keep the node from being emptied."""
 
 
 def cluster(source: AdminSource) -> dict[str, Any]:
@@ -38,9 +42,9 @@ def cluster(source: AdminSource) -> dict[str, Any]:
 
 
 def node(
-    source: AdminSource, registration: NodeRegistration, replicas: int, leads: int, without_room: int
+    source: AdminSource, registration: NodeRegistration, replicas: int, leads: int, staying: Staying
 ) -> dict[str, Any]:
-    """A registered node; `replicas`, `leads` and `without_room` count partitions."""
+    """A registered node; `replicas` and `leads` count partitions."""
     me = registration.node == source.node_id
     return {
         "node": registration.node,
@@ -56,7 +60,8 @@ def node(
         "rack": registration.rack or None,
         "fenced": registration.fenced,
         "draining": registration.node in source.controller.machine.draining,
-        "without_room": without_room,
+        "without_room": staying.without_room,
+        "below_minimum": list(staying.below_minimum[:MOST_TOPICS]),
         "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
         "replicas": replicas,

@@ -21,6 +21,7 @@ from strandline.statemachine.controller.controller_commands import (
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.drain_plan import Staying
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
@@ -55,9 +56,15 @@ class NodesApi:
                 if leader is not None:
                     leads[leader.node] = leads.get(leader.node, 0) + 1
             await slices.breathe()
-        counts = (replicas, leads, machine.drains_without_room())
+        staying = machine.drains_staying()
         rows = [
-            node_views.node(source, known, *(counted.get(known.node, 0) for counted in counts))
+            node_views.node(
+                source,
+                known,
+                replicas.get(known.node, 0),
+                leads.get(known.node, 0),
+                staying.get(known.node, Staying()),
+            )
             for known in machine.nodes.values()
         ]
         strangers = [

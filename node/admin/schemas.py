@@ -101,6 +101,10 @@ NODE: Final = record(
     fenced=value("boolean", "Whether the controller considers the node dead."),
     draining=value("boolean", "Whether it gets no more replicas, because an operator empties it."),
     without_room=value("integer", "Of its replicas, while it is emptied: those that no other node can take."),
+    below_minimum=rows(
+        {"type": "string"},
+        "While it is emptied: topics that stay, because they have fewer replicas than min.insync.replicas.",
+    ),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     replicas=value("integer", "Partitions it has a replica of."),

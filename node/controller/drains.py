@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from strandline.node.controller.client import ControllerClient, Unavailable
 from strandline.node.controller.periodic import PeriodicPart
+from strandline.statemachine.controller.drain_plan import Staying
 from strandline.statemachine.kafka_errors import Refused
 
 log = logging.getLogger(__name__)
@@ -31,8 +33,8 @@ class Drains(PeriodicPart):
         super().__init__(LOOK_SECONDS, "emptying drained nodes failed and will be retried", loop=loop)
         self._controller = controller
         self._node_id = node_id
-        self._told = frozenset[int]()
-        """Nodes of which the log says that they cannot be emptied for now."""
+        self._told = frozenset[tuple[int, str]]()
+        """Nodes of which the log says that they cannot be emptied for now, each with a reason."""
 
     async def _look(self) -> None:
         """Begin what may move now."""
@@ -41,18 +43,28 @@ class Drains(PeriodicPart):
             return
         if not await self._controller.catch_up(SUBMIT_SECONDS):
             return
-        stay = machine.drains_without_room()
-        for node in stay.keys() - self._told:
-            log.warning(
-                "node %d cannot be emptied for now: %d of its replicas have no other node to go to, since"
-                " none that is alive and not drained lacks the partition: start or add a node",
-                node,
-                stay[node],
-            )
-        self._told = frozenset(stay)
+        self._tell(machine.drains_staying())
         for command in machine.drain_moves(AT_ONCE):
             result = await self._controller.submit(command, SUBMIT_SECONDS)
             if isinstance(result, Unavailable):
                 return
             if isinstance(result, Refused):
                 log.warning("a partition of a drained node does not move yet: %s", result.message)
+
+    def _tell(self, staying: Mapping[int, Staying]) -> None:
+        """Warn of what keeps a node from being emptied, once until that is over."""
+        reasons: dict[tuple[int, str], str] = {}
+        for node, one in staying.items():
+            if one.without_room:
+                reasons[node, "room"] = (
+                    f"{one.without_room} of its replicas have no other node to go to, since none that is "
+                    "alive and not drained lacks the partition: start or add a node"
+                )
+            for topic in one.below_minimum:
+                reasons[node, f"topic {topic}"] = (
+                    f"topic {topic} has fewer replicas than its min.insync.replicas, so no move of it is "
+                    "taken: lower that, or give the topic more replicas"
+                )
+        for place in sorted(reasons.keys() - self._told):
+            log.warning("node %d cannot be emptied for now: %s", place[0], reasons[place])
+        self._told = frozenset(reasons)

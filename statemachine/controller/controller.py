@@ -276,9 +276,9 @@ class Controller:
         """The moves that empty nodes which are drained: see `drain_plan.moves`."""
         return drain_plan.moves(self._state, at_once)
 
-    def drains_without_room(self) -> dict[int, int]:
-        """By drained node, the replicas that stay for now: see `drain_plan.without_room`."""
-        return drain_plan.without_room(self._state)
+    def drains_staying(self) -> dict[int, drain_plan.Staying]:
+        """By drained node, the replicas that stay for now: see `drain_plan.staying`."""
+        return drain_plan.staying(self._state)
 
     def stuck_topics(self) -> list[str]:
         """Topics without which the replacement cannot end: see `node_folders.stuck_topics`."""

@@ -7,14 +7,27 @@ in the order, so it is the preferred leader where that was.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from strandline.statemachine.controller.controller_commands import MoveReplicas
 from strandline.statemachine.controller.controller_state import ControllerState, Move, Topic
+from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
+
+
+class Staying(NamedTuple):
+    """The replicas of a drained node that do not move for now."""
+
+    without_room: int = 0
+    """Those that no other node can take: each node that may get some has one of the partition."""
+    below_minimum: tuple[str, ...] = ()
+    """Topics of others, by name: a move is refused to fewer replicas than their min.insync.replicas."""
 
 
 def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
     """The moves to begin with now, so that at most `at_once` of the cluster's are under way.
 
-    Partitions that move already wait for their turn, and those for which there is no room stay. A move to a
+    Partitions that move already wait for their turn, and those that `staying` tells of stay. A move to a
     node that is drained by now gets another target. One to a node that is dead waits for it, or for an
     operator, and keeps no other from its turn.
     """
@@ -35,6 +48,8 @@ def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
         of_topic = held.setdefault(topic.topic_id, _held(topic))
         before = topic.partitions[place.partition].replicas if present is None else present.target
         replicas = list(before)
+        if _below_minimum(topic, replicas):
+            continue
         for position, node in enumerate(replicas):
             if node not in state.draining:
                 continue
@@ -59,20 +74,33 @@ def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
     return planned
 
 
-def without_room(state: ControllerState) -> dict[int, int]:
-    """By drained node, the replicas that stay for now: each node that may get some has one of the partition.
+def staying(state: ControllerState) -> dict[int, Staying]:
+    """By drained node, what stays for now.
 
     A drain begins only where there is room, and other nodes may have gone since.
     """
     may_get = state.racks().keys()
-    found: dict[int, int] = {}
+    found: dict[int, Staying] = {}
     for node in state.draining:
+        without_room, below = 0, set()
         for group in state.hosted.get(node, ()):
             place = state.places[group]
-            replicas = state.topics[place.topic_id].partitions[place.partition].replicas
-            if group not in state.moves and may_get <= set(replicas):
-                found[node] = found.get(node, 0) + 1
+            topic = state.topics[place.topic_id]
+            replicas = topic.partitions[place.partition].replicas
+            if group in state.moves:
+                continue
+            if _below_minimum(topic, replicas):
+                below.add(topic.name)
+            elif may_get <= set(replicas):
+                without_room += 1
+        if without_room or below:
+            found[node] = Staying(without_room, tuple(sorted(below)))
     return found
+
+
+def _below_minimum(topic: Topic, replicas: Sequence[int]) -> bool:
+    """Whether a move to as many replicas would be refused; see `replica_moves`."""
+    return MIN_INSYNC_REPLICAS.of(topic.configs) > len(replicas)
 
 
 def _joining(move: Move) -> set[int]:

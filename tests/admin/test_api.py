@@ -363,6 +363,7 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
         node.machine._state.draining.add(1)
         (row,) = (await client.get("/api/nodes"))["nodes"]
         assert (row["draining"], row["without_room"], row["replicas"]) == (True, 1, 1)
+        assert row["below_minimum"] == []
 
 
 @on_loop

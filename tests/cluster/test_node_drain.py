@@ -32,7 +32,15 @@ def test_replicas_that_have_nowhere_to_go_are_told(monkeypatch: pytest.MonkeyPat
     assert "node 3 still has 6 of 8 replicas after 0.05 s, 5 of them with no other node to go to" in str(
         raised.value
     )
-    assert "once another node is started or added" in raised.value.cure
+    assert ": start or add a node" in raised.value.cause
+    assert "once that is mended" in raised.value.cure
+
+
+def test_topics_below_their_minimum_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        drained(monkeypatch, [{"replicas": 2, "without_room": 0, "below_minimum": ["a", "b"]}])
+    assert "fewer replicas than min.insync.replicas: lower that of a, b" in raised.value.cause
+    assert "once that is mended" in raised.value.cure
 
 
 def test_a_drain_that_is_only_slow_blames_no_lack_of_room(monkeypatch: pytest.MonkeyPatch) -> None:

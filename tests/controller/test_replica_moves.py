@@ -10,6 +10,7 @@ from strandline.node.controller import replica_moves
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import DeleteTopic, MoveReplicas, SetDraining
 from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
+from strandline.statemachine.controller.drain_plan import Staying
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from tests.controller.batch_client import BatchClient, leaders
 from tests.controller.brokers import Brokers
@@ -234,9 +235,11 @@ def test_a_drain_whose_room_is_gone_says_so_once(caplog: pytest.LogCaptureFixtur
         brokers.create_topic(1, "t", 6)
         brokers.world.run(brokers.world.now + 1)
         node = 3 if brokers.leader() == 4 else 4
-        with patch.object(Controller, "drains_without_room", lambda _: {node: 2}):
+        staying = {node: Staying(2, ("a", "b"))}
+        with patch.object(Controller, "drains_staying", lambda _: staying):
             assert brokers.submit(node, SetDraining(node, True)) > 0
             brokers.world.run(brokers.world.now + 20)
         lines = [one for one in caplog.messages if "cannot be emptied for now" in one]
-        assert len(lines) == 1
+        assert len(lines) == 3
         assert lines[0].startswith(f"node {node} cannot be emptied for now: 2 of its replicas have no")
+        assert "topic a has fewer replicas than its min.insync.replicas" in lines[1]

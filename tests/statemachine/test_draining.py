@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 from strandline.statemachine.controller.controller_commands import (
+    ANY_MOVE,
     CreatePartitions,
     FenceNode,
     MoveReplicas,
+    ReplaceTopicConfigs,
     ReplicasMoved,
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.drain_plan import Staying
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, topic_id
 
@@ -121,10 +124,24 @@ def test_without_room_any_more_what_is_left_stays() -> None:
     log = Log(nodes=3, level=2)
     log.topic(log.creation(1, assignments=[[1, 2]]))
     log.do(SetDraining(1, True))
-    assert log.machine.drains_without_room() == {}
+    assert log.machine.drains_staying() == {}
     fence(log, 3)
     assert log.machine.drain_moves(9) == []
-    assert log.machine.drains_without_room() == {1: 1}
+    assert log.machine.drains_staying() == {1: Staying(without_room=1)}
+
+
+def test_topics_below_their_minimum_stay_and_keep_no_others_waiting() -> None:
+    """A partition may have fewer replicas than the topic's first one, which the setting is held against."""
+    log = Log(nodes=4, level=2)
+    below = log.topic(log.creation(1, assignments=[[2, 3], [1, 2], [1, 3]]))
+    log.do(MoveReplicas(below.topic_id, 0, (2, 3, 4)))
+    log.do(ReplicasMoved([(below.partitions[0].group, (2, 3, 4), ANY_MOVE)]))
+    log.do(ReplaceTopicConfigs(below.topic_id, [("min.insync.replicas", "3")]))
+    topic = log.topic(log.creation(2, assignments=[[1, 2]] * 2))
+    log.do(SetDraining(1, True))
+    assert "min.insync.replicas of the topic is 3" in log.refused(MoveReplicas(below.topic_id, 1, (3, 2)))[1]
+    assert [command.topic_id for command in log.machine.drain_moves(2)] == [topic.topic_id] * 2
+    assert log.machine.drains_staying() == {1: Staying(below_minimum=(below.name,))}
 
 
 def test_a_move_to_a_node_that_is_drained_by_now_gets_another_target() -> None:
