@@ -4,7 +4,8 @@ A partition's state lists the checkpoints it retains; one without a lease leaves
 command. The objects go afterwards, by listing: if a node dies between the two, or in the middle of deleting,
 the next checkpoint finds the objects that are left. The states of the controller and of coordinators
 have no such list, because nothing lies outside of them. They keep their newest by count, and those that a
-restore point names: without the controller's document a point is worth nothing.
+restore point names: without the controller's document a point is worth nothing. A point is put after the
+documents that it names, so what has become dispensable goes only when no such point can still be on its way.
 
 The command comes before the checkpoint, and the deletion after the checkpoint is published. So the newest
 document that a reader finds has the list of retained checkpoints, and nothing that it names is deleted.
@@ -31,6 +32,8 @@ from strandline.statemachine.partition.partition_commands import ReleaseCheckpoi
 METHOD: Final = "checkpoint.remove"
 MAX_NAMES: Final = 10_000
 """Names of a group that are looked at after one checkpoint, oldest first; the others wait."""
+SETTLING_SECONDS: Final = 900.0
+"""Time after which no node still takes a checkpoint that was under way: one lasts 600 s at most."""
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +52,8 @@ class CheckpointPruning:
     def __init__(self, context: CheckpointContext, points: RestorePoints) -> None:
         self._context = context
         self._points = points
+        self._dispensable: dict[int, dict[int, float]] = {}
+        """By group that is kept by count: its checkpoints that may go, each with the time since when."""
         context.calls.serve(METHOD, self._serve)
 
     @property
@@ -114,7 +119,11 @@ class CheckpointPruning:
         # What has a log and no document is no checkpoint. The published one is the newest that is kept.
         readable = [older for older in sorted(names) if names[older].documents]
         oldest = [*readable, index][-self.keep :][0]
-        kept = named | {older for older in names if older >= oldest}
+        # A point that names one of these may be on its way: no listing has seen it yet.
+        now, before = self._context.loop.time(), self._dispensable.get(group, {})
+        since = {older: before.get(older, now) for older in names if older < oldest and older not in named}
+        self._dispensable[group] = since
+        kept = {older for older in names if older not in since or now < since[older] + SETTLING_SECONDS}
         return await self._delete(group, names, kept)
 
     async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:

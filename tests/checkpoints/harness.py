@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from strandline.node.checkpoints import checkpoint_pruning
 from strandline.node.checkpoints.publisher import CheckpointPublisher, PublisherLimits
 from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -102,3 +105,9 @@ class Replica:
 
 def node_and_store(made: World, node: int = 1) -> tuple[SimNode, SimStore]:
     return started(made, node), SimStore(made)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept by count goes with the checkpoint that makes it dispensable, as it does after a while."""
+    monkeypatch.setattr(checkpoint_pruning, "SETTLING_SECONDS", 0.0)

@@ -23,9 +23,11 @@ from strandline.statemachine.controller.controller_commands import AdvanceCluste
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
 from tests.checkpoints.cluster import CONTROLLER_LEADER, NODES, Cluster, take
-from tests.checkpoints.harness import CLUSTER, world
+from tests.checkpoints.harness import CLUSTER, at_once, world
 from tests.level_zero.samples import run
 from tests.simulation.world import World
+
+__all__ = ["at_once"]
 
 GROUP = 4
 """clicks-0; node 2 leads it."""
@@ -60,6 +62,7 @@ def ask(
     return run(made, cluster.nodes[node - 1], cluster.handle(node, method, payload))
 
 
+@pytest.mark.usefixtures("at_once")
 def test_the_newest_stay_by_count_with_every_object_and_the_others_go_with_every_object() -> None:
     with world() as made:
         cluster = Cluster(made, keep=3)
@@ -140,6 +143,7 @@ def test_a_renewed_lease_keeps_it_and_one_that_has_ended_says_so() -> None:
                 ask(made, cluster, LEADER, payload, renewal.METHOD)
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_crash_between_the_command_and_the_deletion_is_made_good_by_the_next() -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
@@ -293,6 +297,19 @@ def test_names_that_are_no_checkpoint_and_other_groups_are_left_alone() -> None:
         assert set(strange) <= set(cluster.store.objects)
 
 
+def test_what_is_kept_by_count_goes_with_the_first_checkpoint_after_a_while() -> None:
+    with world() as made:
+        cluster = Cluster(made, keep=2)
+        taken(made, cluster, 5)
+        assert len(stored(cluster, CONTROLLER_GROUP)) == 5, "a point may be on its way that names one"
+        made.run(made.now + checkpoint_pruning.SETTLING_SECONDS)
+        last = stored(cluster, CONTROLLER_GROUP)[-2:]
+        taken(made, cluster, 1)
+        # The one that this checkpoint made dispensable waits in its turn.
+        assert stored(cluster, CONTROLLER_GROUP)[:2] == last
+
+
+@pytest.mark.usefixtures("at_once")
 def test_a_log_without_a_document_does_not_count_for_the_controller() -> None:
     with world() as made:
         cluster = Cluster(made, keep=2)

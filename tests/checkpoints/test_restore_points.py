@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,21 +12,29 @@ import pytest
 from strandline.node.checkpoints import restore_publishing
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointReport, CheckpointUnderWay
 from strandline.node.checkpoints.context import CheckpointContext
-from strandline.node.checkpoints.restore_points import KEPT_POINTS, NoRestorePoint, RestorePoints
+from strandline.node.checkpoints.restore_points import KEPT_POINTS, Holding, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.restore_publishing import RestorePublishing
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
 from strandline.node.objectstore.store import StoreError
 from strandline.snapshot.names import group_prefix, parse_name, snapshot_name
-from strandline.snapshot.restore_point import RestorePoint, decode_point, point_name, points_prefix
+from strandline.snapshot.restore_point import (
+    GroupState,
+    RestorePoint,
+    decode_point,
+    point_name,
+    points_prefix,
+)
 from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tests.checkpoints.cluster import Cluster, take
-from tests.checkpoints.harness import CLUSTER, world
+from tests.checkpoints.harness import CLUSTER, at_once, world
 from tests.level_zero.samples import run
 from tests.simulation.world import World
 from tests.statemachine.controller_harness import topic_id
+
+__all__ = ["at_once"]
 
 
 def stored(cluster: Cluster) -> dict[int, RestorePoint]:
@@ -201,6 +210,7 @@ def _named(cluster: Cluster) -> set[str]:
     return {snapshot_name(CLUSTER, *group) for point in points for group in point.groups}
 
 
+@pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("refuse", [set(), {HOLD}], ids=["one topic", "no points"])
 def test_checkpoints_that_are_no_point_leave_the_documents_of_the_points(refuse: set[str]) -> None:
     with world() as made:
@@ -221,6 +231,31 @@ def test_checkpoints_that_are_no_point_leave_the_documents_of_the_points(refuse:
         assert _named(cluster) <= set(cluster.store.keys(""))
 
 
+def test_documents_of_a_point_that_is_on_its_way_stay_whatever_else_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with world() as made:
+        cluster = Cluster(made, keep=1)
+        put, waits, goes_on = RestorePoints.put, asyncio.Event(), asyncio.Event()
+
+        async def late(points: RestorePoints, held: Holding, groups: Sequence[GroupState]) -> int:
+            waits.set()
+            await goes_on.wait()
+            return await put(points, held, groups)
+
+        monkeypatch.setattr(RestorePoints, "put", late)
+        slow = cluster.nodes[1].loop.create_task(cluster.coordinators[2].take(None, 60_000, 100.0))
+        made.run(made.now + 5)
+        assert waits.is_set(), "its documents are stored, and the point is not"
+        for _ in range(4):
+            assert take(made, cluster, ["orders"]).complete
+        cluster.nodes[1].loop.call_soon(goes_on.set)
+        assert made.run_until(slow.done, timeout=60.0, step=0.1)
+        assert slow.result().restore_point is not None
+        assert _named(cluster) <= set(cluster.store.keys(""))
+
+
+@pytest.mark.usefixtures("at_once")
 def test_nothing_of_the_controller_goes_while_a_point_cannot_be_read() -> None:
     with world() as made:
         cluster = Cluster(made, keep=1)
