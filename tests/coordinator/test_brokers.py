@@ -17,7 +17,10 @@ from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
 from strandline.statemachine.coordinator_machine import CoordinatorCheckpoint
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC, coordinator_kind
 from strandline.statemachine.kafka_errors import KafkaError
+from tests.checkpoints.harness import at_once
 from tests.controller.brokers import Brokers
+
+__all__ = ["at_once"]
 
 PARTITIONS = 16
 
@@ -201,6 +204,7 @@ def published(made: Brokers, broker: Broker, group: int) -> dict[int, dict[int, 
     return found
 
 
+@pytest.mark.usefixtures("at_once")
 def test_their_checkpoints_are_published_alike_and_the_oldest_go() -> None:
     with Brokers() as made:
         where = place(made, 1, "g")
