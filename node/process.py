@@ -60,6 +60,9 @@ from strandline.node.runtime.garbage import Garbage
 from strandline.node.runtime.open_files import allow_open_files
 from strandline.node.runtime.process_end import end_with, end_within
 
+if __name__ == "__main__":
+    del sys.modules["cryptography"]  # where clients log in with tokens, these are read with it
+
 log = logging.getLogger(__name__)
 
 STORE_THREADS: Final = 16

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from strandline.node.config.addresses import is_loopback, is_wildcard
 from strandline.node.config.ports import file_path, tls_version
@@ -23,12 +24,17 @@ from strandline.node.config.values import (
 )
 from strandline.node.kafka.wire.principal import PrincipalRules
 from strandline.node.kafka.wire.server import ListenAddress
+from strandline.node.oauth.token_settings import TokenSettings, is_url
 from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
 
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
+
 SECTION: Final = "listeners"
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
+OAUTHBEARER: Final = "OAUTHBEARER"
+MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", OAUTHBEARER)
 LEAST_REAUTH_SECONDS: Final = 2.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,31}")
 
@@ -58,7 +64,12 @@ class ListenerSection:
     nodes_ca: str = ""
     """Path of a PEM file with the authorities of the nodes' own certificates, for the processes of views."""
     plain_without_tls: bool = False
-    """Whether it is meant that passwords cross the network as they are."""
+    """Whether it is meant that passwords, and tokens, cross the network as they are."""
+    oauth_keys: str = ""
+    """Path or URL of the JSON Web Key Set of the tokens' issuer."""
+    oauth_issuer: str = ""
+    oauth_audience: str = ""
+    oauth_principal_claim: str = "sub"
     max_reauth_seconds: float = 0.0
     """The longest that a login counts (Kafka's `connections.max.reauth.ms`); 0: as long as its connection."""
     section: str = ""
@@ -88,7 +99,26 @@ class ListenerSection:
         section = self.section or f"{SECTION}.{self.name}"
         rules = PrincipalRules.parse(self.principal_rules)
         return ListenAddress(
-            self.host, self.port, self.name, self.tls, rules, mechanisms, self.max_reauth_seconds, section
+            self.host,
+            self.port,
+            self.name,
+            self.tls,
+            rules,
+            mechanisms,
+            self.max_reauth_seconds,
+            self._tokens,
+            section,
+        )
+
+    @property
+    def _tokens(self) -> BearerTokens | None:
+        if not self.has_sasl or OAUTHBEARER not in self.mechanisms:
+            return None
+        # What reads tokens costs 15 MB, and most nodes need none of it.
+        from strandline.node.oauth.bearer_tokens import BearerTokens
+
+        return BearerTokens(
+            TokenSettings(self.oauth_keys, self.oauth_issuer, self.oauth_audience, self.oauth_principal_claim)
         )
 
 
@@ -117,6 +147,17 @@ def _reauth_seconds(value: Any) -> float:
     return seconds
 
 
+def _keys_place(value: Any) -> str:
+    if not isinstance(value, str) or not is_url(value):
+        return file_path(value)
+    found = urlsplit(value)
+    if found.scheme == "https" or (found.scheme == "http" and is_loopback(found.hostname or "")):
+        return value
+    raise ValueError(
+        f"{value!r} is no URL whose answer can be trusted: write one with https, or the path of a file"
+    )
+
+
 def principal_rules(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
@@ -141,7 +182,15 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "nodes_ca": file_path,
     "plain_without_tls": flag,
     "max_reauth_seconds": _reauth_seconds,
+    "oauth_keys": _keys_place,
+    "oauth_issuer": optional_text,
+    "oauth_audience": optional_text,
+    "oauth_principal_claim": some_text,
 }
+_OAUTH_KEYS: Final = ("oauth_keys", "oauth_issuer", "oauth_audience")
+_SASL_KEYS: Final = (
+    "mechanisms", "plain_without_tls", "max_reauth_seconds", *_OAUTH_KEYS, "oauth_principal_claim",
+)  # fmt: skip
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
 assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}
 
@@ -195,17 +244,37 @@ def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | 
 
 def _sasl_mistake(listener: ListenerSection) -> str | None:
     default = ListenerSection("")
-    for key in ("mechanisms", "plain_without_tls", "max_reauth_seconds"):
+    for key in (
+        "mechanisms",
+        "plain_without_tls",
+        "max_reauth_seconds",
+        *_OAUTH_KEYS,
+        "oauth_principal_claim",
+    ):
         if not listener.has_sasl and getattr(listener, key) != getattr(default, key):
             return f"{key}: no client logs in by {listener.protocol}: set protocol, or leave this key out"
     if listener.nodes_ca and listener.protocol != "SASL_SSL":
         return "nodes_ca: it is for logins by SASL_SSL: set protocol, or leave this key out"
-    if "PLAIN" in listener.mechanisms and not listener.has_tls and not listener.plain_without_tls:
+    bare = [one for one in ("PLAIN", OAUTHBEARER) if one in listener.mechanisms]
+    if bare and not listener.has_tls and not listener.plain_without_tls:
+        what = "password" if bare[0] == "PLAIN" else "token"
         return (
-            "mechanisms: by PLAIN and without TLS every password crosses the network as it is: set protocol "
-            'to "SASL_SSL", or plain_without_tls = true if that is meant'
+            f"mechanisms: by {bare[0]} and without TLS every {what} crosses the network as it is: set "
+            'protocol to "SASL_SSL", or plain_without_tls = true if that is meant'
         )
+    for key in _OAUTH_KEYS:
+        if OAUTHBEARER in listener.mechanisms and not getattr(listener, key):
+            return f"{key}: it is not set, and logins by OAUTHBEARER need it: {_OAUTH_CURES[key]}"
+        if OAUTHBEARER not in listener.mechanisms and getattr(listener, key):
+            return f"{key}: no client logs in by OAUTHBEARER: add it to mechanisms, or leave this key out"
     return None
+
+
+_OAUTH_CURES: Final = {
+    "oauth_keys": "write the path or the https URL of the issuer's JSON Web Key Set",
+    "oauth_issuer": "write what the claim iss of its tokens says",
+    "oauth_audience": "write the name that this cluster has in the claim aud of its tokens",
+}
 
 
 def _tls_mistake(listener: ListenerSection) -> str | None:

@@ -52,6 +52,22 @@ def test_clients_log_in_where_the_protocol_says_so(tmp_path: Path) -> None:
     assert one.address.tls is not None
 
 
+BEARER = f'{SASL}plain_without_tls = true\nmechanisms = ["OAUTHBEARER"]\n'
+OAUTH = """oauth_issuer = "https://id.example.org/"
+oauth_audience = "strandline"
+"""
+
+
+def test_tokens_are_of_one_issuer_with_keys_at_a_place(tmp_path: Path) -> None:
+    listener = f'{GOOD}{SASL}plain_without_tls = true\nmechanisms = ["OAUTHBEARER"]\n{OAUTH}'
+    for place in ("/etc/keys.json", "https://id.example.org/keys", "http://127.0.0.1:8080/keys"):
+        (one,) = loaded(tmp_path, f'{listener}oauth_keys = "{place}"').listeners
+        assert one.address.tokens is not None
+        assert (one.oauth_keys, one.oauth_principal_claim) == (place, "sub")
+    (one,) = loaded(tmp_path, GOOD + SASL).listeners
+    assert one.address.tokens is None
+
+
 def test_without_listeners_the_one_of_kafka_is_there(tmp_path: Path) -> None:
     config = loaded(tmp_path, STRANDLINE_KAFKA_PORT="7")
     (one,) = config.listeners
@@ -152,6 +168,16 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
         (f'{SASL}mechanisms = ["PLAIN"]', "by PLAIN and without TLS every password crosses the network"),
         (f'{SASL}mechanisms = ["GSSAPI"]', "is not a list of some of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"),
         (f"{SASL}mechanisms = []", "is not a list of some of"),
+        (f'{SASL}mechanisms = ["OAUTHBEARER"]', "by OAUTHBEARER and without TLS every token crosses the"),
+        (
+            f"{BEARER}{OAUTH}",
+            "oauth_keys: it is not set, and logins by OAUTHBEARER need it: write the path or",
+        ),
+        (f'{BEARER}oauth_keys = "/k"\noauth_issuer = "i"', "oauth_audience: it is not set, and logins by"),
+        (f'{BEARER}{OAUTH}oauth_keys = "http://id.example.org/k"', "is no URL whose answer can be trusted"),
+        (f'{BEARER}{OAUTH}oauth_keys = "keys.json"', "'keys.json' is relative"),
+        (f'{SASL}oauth_keys = "/k"', "oauth_keys: no client logs in by OAUTHBEARER: add it to mechanisms"),
+        ('[listeners.a]\noauth_issuer = "i"', "oauth_issuer: no client logs in by PLAINTEXT: set protocol"),
         (f'{SASL}host = "10.0.0.1"', "a.host: 10.0.0.1 can be reached from other"),
         ("".join(f"[listeners.l{n}]\nport = 0\n" for n in range(17)), "17 listeners are more than 16"),
     ],

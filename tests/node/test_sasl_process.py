@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]
+from aiokafka.errors import KafkaError as AioKafkaError  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBindingFilter,
@@ -34,6 +39,7 @@ from strandline.node.views import view_login
 from tests.kafka.wire.certificates import Authority
 from tests.node.one_node import SECONDS, SECRET, healthy, started, write_config
 from tests.node.there_and_back import there_and_back
+from tests.oauth.issuer import AUDIENCE, ISSUER, key_set, token
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
 
@@ -41,6 +47,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
     from kafka import KafkaAdminClient  # type: ignore[import-untyped]
     from kafka.errors import KafkaError  # type: ignore[import-untyped]
+    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaTokenProvider  # type: ignore[import-untyped]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -92,6 +99,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("sasl")
     authority = Authority(folder)
     server = authority.issue("server")
+    keys = folder / "keys.json"
+    keys.write_bytes(key_set("rsa-1", "ec-1"))
     config = write_config(
         folder,
         kafka=f"""
@@ -104,6 +113,15 @@ certificate = "{server.certificate}"
 key = "{server.key}"
 nodes_ca = "{authority.path}"
 mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+[listeners.tokens]
+port = 0
+protocol = "SASL_SSL"
+certificate = "{server.certificate}"
+key = "{server.key}"
+mechanisms = ["OAUTHBEARER"]
+oauth_keys = "{keys}"
+oauth_issuer = "{ISSUER}"
+oauth_audience = "{AUDIENCE}"
 [listeners.plaintext]
 port = 0
 protocol = "SASL_PLAINTEXT"
@@ -240,6 +258,114 @@ def test_records_go_through_and_come_back(node: Node) -> None:
     settings = librdkafka(node, "public", "SCRAM-SHA-512", "alice", "wonderland-512")
     values = [f"{number}".encode() * 1000 for number in range(200)]
     assert there_and_back(settings, "through-sasl", values) == values
+
+
+def token_by_librdkafka(node: Node, bearer: str, ends: float) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": node.address("tokens"),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda _: (bearer, ends, "alice", {}),
+        "ssl.ca.location": node.ca,
+        "log_level": 0,
+    }
+
+
+def test_librdkafka_logs_in_with_a_token(node: Node) -> None:
+    ends = time.time() + 600
+    settings = token_by_librdkafka(node, token("ec-1"), ends)
+    values = [f"{number}".encode() * 100 for number in range(50)]
+    assert there_and_back(settings, "through-tokens", values) == values
+    node.lines.clear()
+    wrong = Producer(token_by_librdkafka(node, token(aud="other"), ends))
+    with pytest.raises(KafkaException):
+        wrong.list_topics(timeout=2)
+    assert "eyJ" not in node.says("listener tokens: a login failed: the token is not right: InvalidAudience")
+
+
+def _provider(bearer: str) -> Any:
+    """kafka-python's way to give a token."""
+
+    class Provider(KafkaTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return bearer
+
+        def extensions(self) -> dict[str, str]:
+            return {"traceId": "7"}
+
+    return Provider()
+
+
+def test_kafka_python_logs_in_with_a_token(node: Node) -> None:
+    def let_in(bearer: str) -> bool:
+        try:
+            client = KafkaAdminClient(
+                bootstrap_servers=node.address("tokens"),
+                security_protocol="SASL_SSL",
+                sasl_mechanism="OAUTHBEARER",
+                sasl_oauth_token_provider=_provider(bearer),
+                ssl_cafile=node.ca,
+                bootstrap_timeout_ms=2000,
+            )
+        except KafkaError:
+            return False
+        client.close()
+        return True
+
+    assert let_in(token())
+    assert not let_in(token(iss="other"))
+
+
+def test_aiokafka_logs_in_with_a_token(node: Node) -> None:
+    def let_in(bearer: str) -> bool:
+        class Provider(AbstractTokenProvider):  # type: ignore[misc]
+            async def token(self) -> str:
+                return bearer
+
+        async def ask() -> bool:
+            client = AIOKafkaProducer(
+                bootstrap_servers=node.address("tokens"),
+                security_protocol="SASL_SSL",
+                sasl_mechanism="OAUTHBEARER",
+                sasl_oauth_token_provider=Provider(),
+                ssl_context=ssl.create_default_context(cafile=node.ca),
+            )
+            try:
+                await asyncio.wait_for(client.start(), SECONDS)
+            except AioKafkaError:
+                return False
+            finally:
+                await client.stop()
+            return True
+
+        return asyncio.run(ask())
+
+    assert let_in(token())
+    assert not let_in(token(exp=5))
+
+
+def test_java_logs_in_with_a_token(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        tools = KafkaTools(node.address("tokens"))
+    except NoKafka as missing:
+        pytest.skip(str(missing))
+    bearer = tmp_path / "token"
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls=file://{bearer}"
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", allowed)
+    package = "org.apache.kafka.common.security.oauthbearer"
+    settings = tmp_path / "client.properties"
+    settings.write_text(
+        "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={node.ca}\n"
+        f"sasl.login.callback.handler.class={package}.OAuthBearerLoginCallbackHandler\n"
+        f"sasl.oauthbearer.token.endpoint.url=file://{bearer}\n"
+        f"sasl.jaas.config={package}.OAuthBearerLoginModule required;\n"
+    )
+    for made, let_in in ((token(), True), (token(aud="other"), False)):
+        bearer.write_text(made)
+        ran = tools.run(tools.topics("--list", "--command-config", str(settings)))
+        assert (ran.code == 0) == let_in, ran.err
+    assert "invalid_token" in ran.out + ran.err or "SaslAuthenticationException" in ran.out + ran.err
 
 
 def test_users_come_and_go_by_kafka_s_requests(node: Node) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.kafka.handlers.bearer import INVALID_TOKEN, BearerExchange
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.passwords import credential_of_user, is_users_password
 from strandline.node.kafka.handlers.scram import (
@@ -29,10 +30,13 @@ from strandline.node.kafka.wire.session import VIEWS, SaslSession
 from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
 
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 FAILED_SECONDS: Final = 0.25
 """More than a login takes that succeeds."""
 AGAIN_SECONDS: Final = 1.0
 """The least time between two logins on one connection after the first, as in Kafka's KafkaChannel."""
+LONGEST_SECONDS: Final = 10 * 365 * 86_400.0
+"""Of a login by a token, whatever that says of its end: the answer has milliseconds in 64 bits."""
 _INVALID: Final = "Authentication failed: invalid credentials"
 _NONCE_BYTES: Final = 24
 
@@ -70,6 +74,8 @@ async def sasl_handshake(context: BrokerContext, request: Request, a: ResponseTy
         )
     elif name == PLAIN:
         session.exchange = _Plain()
+    elif session.tokens is not None and name == OAUTHBEARER:
+        session.exchange = BearerExchange(session.tokens)
     else:
         session.exchange = _scram(context, BY_NAME[name])
     return a.SaslHandshakeResponse(error_code=code, mechanisms=session.mechanisms)
@@ -103,10 +109,12 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
         told["error_message"] = "SaslAuthenticate request received out of order"
     else:
         try:
-            told["auth_bytes"], user = await _step(context, session.exchange, token)
+            told["auth_bytes"], user, lasts = await _step(context, session.exchange, token)
             if user is not None:
-                seconds = _logged_in(session, user, context.loop.time())
+                seconds = _logged_in(session, user, lasts, context.loop.time())
                 context.actions.login(request, session.mechanism)
+            elif told["auth_bytes"] == INVALID_TOKEN:
+                await asyncio.sleep(began + FAILED_SECONDS - context.loop.time())
         except LoginFailed as failed:
             await asyncio.sleep(began + FAILED_SECONDS - context.loop.time())
             session.failure = f"a login failed: {failed}"
@@ -117,30 +125,54 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
     return a.SaslAuthenticateResponse(**told)
 
 
-def _logged_in(session: SaslSession, user: str, now: float) -> float:
-    """Take note of a login that succeeded; its lifetime in seconds, 0 for no end. Raises _Changed."""
+def _logged_in(session: SaslSession, user: str, lasts: float | None, now: float) -> float:
+    """Take note of a login that succeeded; its lifetime in seconds, 0 for no end. Raises _Changed.
+
+    What has proved it `lasts` for so many seconds, None for good.
+    """
     principal = VIEWS if user == VIEWS else f"User:{user}"
     if session.logged_in and principal != session.principal:
         raise _Changed(
             f"Cannot change principals during re-authentication from {session.principal} to {principal}"
         )
     by = session.exchange
-    session.mechanism = PLAIN if isinstance(by, _Plain) else f"SCRAM-{by.mechanism.name}".replace("_", "-")
+    session.mechanism = _mechanism(by)
     session.logged_in, session.logins = True, session.logins + 1
     session.principal, session.exchange = principal, None
-    session.expires = now + session.max_seconds if session.max_seconds else None
-    return session.max_seconds
+    ends = [seconds for seconds in (session.max_seconds or None, lasts) if seconds is not None]
+    session.expires = now + min(ends) if ends else None
+    return min(ends, default=0.0)
 
 
-async def _step(context: BrokerContext, exchange: Any, token: bytes) -> tuple[bytes, str | None]:
-    """The answer, and the user's name once it is proved. Raises LoginFailed."""
+def _mechanism(exchange: Any) -> str:
+    if isinstance(exchange, _Plain):
+        return PLAIN
+    if isinstance(exchange, BearerExchange):
+        return OAUTHBEARER
+    return f"SCRAM-{exchange.mechanism.name}".replace("_", "-")
+
+
+async def _step(
+    context: BrokerContext, exchange: Any, token: bytes
+) -> tuple[bytes, str | None, float | None]:
+    """The answer, the user's name once it is proved, and for how many seconds, None for good.
+
+    Raises LoginFailed.
+    """
     if isinstance(exchange, LoginFailed):
         raise exchange
     if isinstance(exchange, _Plain):
-        return b"", await _by_password(context, token)
+        return b"", await _by_password(context, token), None
+    if isinstance(exchange, BearerExchange):
+        proved = await exchange.step(token, context.loop)
+        if proved is None:
+            return INVALID_TOKEN, None, None
+        # An end that has passed by less than the clocks may differ leaves time for one more request.
+        lasts = proved.ends - context.wall_ms() / 1000
+        return b"", proved.user, min(max(lasts, AGAIN_SECONDS), LONGEST_SECONDS)
     if not exchange.begun:
-        return exchange.first(token), None
-    return exchange.final(token), exchange.user
+        return exchange.first(token), None, None
+    return exchange.final(token), exchange.user, None
 
 
 async def _by_password(context: BrokerContext, token: bytes) -> str:

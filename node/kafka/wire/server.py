@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strandline.node.kafka.wire.apis import FEATURES, Feature
 from strandline.node.kafka.wire.connection import Connection
@@ -21,9 +21,13 @@ from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
 from strandline.node.kafka.wire.session import SaslSession, Session
 from strandline.node.kafka.wire.tls_connection import TlsConnection
+from strandline.node.oauth.errors import KeySetError
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
 from strandline.node.tls.listener import TlsListener, not_listening
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
+
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
 
 _SCRATCH_BYTES = 256 * 1024
 
@@ -42,6 +46,8 @@ class ListenAddress:
     """SASL mechanisms; none where clients do not log in."""
     max_reauth_seconds: float = 0.0
     """The longest that a login counts, until another on the same connection; 0: as long as that lasts."""
+    tokens: BearerTokens | None = None
+    """Those of logins by OAUTHBEARER."""
     section: str = "kafka"
     """Its section of the configuration, for messages."""
 
@@ -119,7 +125,7 @@ class KafkaServer:
         for address in listeners:
             try:
                 self._listening[address.name] = await self._bound(address)
-            except TlsFilesError as error:
+            except (TlsFilesError, KeySetError) as error:
                 raise KafkaListenError(f"{address.section}: {error}") from error
             except OSError as error:
                 raise KafkaListenError(
@@ -140,6 +146,8 @@ class KafkaServer:
     async def _bound(self, address: ListenAddress) -> asyncio.AbstractServer | TlsListener:
         """Take an address, without letting clients in."""
         name = address.name
+        if address.tokens is not None:
+            await self.loop.run_in_executor(None, address.tokens.open)
         if address.tls is None:
             return await self.loop.create_server(
                 lambda: self._connection(address), address.host, address.port, start_serving=False
@@ -161,7 +169,10 @@ class KafkaServer:
     def _connection(self, address: ListenAddress) -> Connection:
         if address.mechanisms:
             session = SaslSession(
-                address.name, mechanisms=address.mechanisms, max_seconds=address.max_reauth_seconds
+                address.name,
+                mechanisms=address.mechanisms,
+                max_seconds=address.max_reauth_seconds,
+                tokens=address.tokens,
             )
             return SaslConnection(self, session)
         if address.tls is not None:

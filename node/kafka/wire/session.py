@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
+
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """Kafka's name for a client that has proved none."""
@@ -31,6 +34,8 @@ class SaslSession(Session):
     """SASL mechanisms that the listener takes."""
     max_seconds: float = 0.0
     """The longest that one login counts; 0: for as long as the connection lasts."""
+    tokens: BearerTokens | None = None
+    """Those that the listener takes, where OAUTHBEARER is one of its mechanisms."""
     exchange: Any = None
     """State of the login under way between two requests; None before its first, and when it is over."""
     began: float = 0.0
