@@ -100,11 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m strandline.node.process", description="Run one node.")
     parser.add_argument("--config", required=True, metavar="FILE", help="the node's TOML file")
     parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        help="overrides the file and the variables",
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="overrides file and variables"
     )
     parser.add_argument(
         "--parent",
