@@ -166,8 +166,9 @@ def test_keys_come_from_a_server_and_from_one_that_is_away_at_first(
         clock.now += AGAIN_SECONDS
         assert keys.find("rsa-1", "RS256") is not None
         clock.now += AGAIN_SECONDS
-        answers[0] = (302, url.encode())
-        assert keys.find("rsa-2", "RS256") is None, "no other place is asked"
+        with served(lambda: (200, key_set("rsa-2"))) as elsewhere:
+            answers[0] = (302, elsewhere.encode())
+            assert keys.find("rsa-2", "RS256") is None, "no other place is asked"
         assert keys.find("rsa-1", "RS256") is not None
 
 
@@ -182,6 +183,7 @@ def test_keys_come_from_a_server_and_from_one_that_is_away_at_first(
         (json.dumps({"keys": [public("rsa-1", use="enc")]}).encode(), "has no public key"),
         (json.dumps({"keys": [public("rsa-1", alg="HS256")]}).encode(), "has no public key"),
         (json.dumps({"keys": [{**public("rsa-1"), "n": "!"}]}).encode(), "has no public key"),
+        (json.dumps({"keys": [{**public("ec-1"), "d": public("ec-1")["x"]}]}).encode(), "has no public key"),
         (b" " * (MAX_BYTES + 1), "is longer than"),
     ],
 )
