@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from strandline.node.admin.login_turns import LoginTurns, NoPlace
 from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.login_turns import LoginTurns, NoPlace
 from strandline.node.kafka.handlers.passwords import Credentials, credential_of_user, is_users_password
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.runtime.line_bound import LineBound
@@ -91,8 +91,8 @@ class Logins:
         known = self._right.get(digest)
         if known is None or known != credential_of_user(self._users(), user)[1]:
             try:
-                with self._turns.place(client) as address:
-                    right = await self._is_right(user, password, digest, address)
+                with self._turns.place(client):
+                    right = await self._is_right(user, password, digest, client)
                     if not right:
                         await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
             except NoPlace as error:

@@ -58,6 +58,7 @@ from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
@@ -273,6 +274,7 @@ class NodeParts:
             self.compaction.log_of, self.compaction.measures, loop=loop, executor=read_executor
         )
         self.actions = ActionLog(loop.time)
+        self.login_turns = LoginTurns()
         self._problem_lines = LineBound(loop.time())
         rights = ViewRights(lambda: self.controller.machine).allows
         authorizer = Authorizer(lambda: self.controller.machine.acls, config.authorization, rights)

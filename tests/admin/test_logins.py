@@ -18,12 +18,12 @@ import pytest
 from strandline.node.admin import logins as logins_module
 from strandline.node.admin.http import MAX_CONNECTIONS
 from strandline.node.admin.http import MAX_OF_ADDRESS as MAX_CONNECTIONS_OF_ADDRESS
-from strandline.node.admin.login_turns import MAX_OF_ADDRESS
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers import passwords, scram
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.login_turns import MAX_OF_ADDRESS
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import credential_of
 from strandline.node.tls.keeper import TlsSettings

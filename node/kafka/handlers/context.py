@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.kafka.handlers.client_throttles import ClientThrottles
+    from strandline.node.kafka.handlers.login_turns import LoginTurns
     from strandline.node.partition.partition import Partition
     from strandline.node.raft.disk import Disk
     from strandline.node.rpc import MeshCalls
@@ -50,6 +51,10 @@ class BrokerContext(Protocol):
     @property
     def throttles(self) -> ClientThrottles:
         """Counts what clients use, where there are quotas."""
+
+    @property
+    def login_turns(self) -> LoginTurns:
+        """Orders the comparisons of passwords by the addresses that they come from."""
 
     @property
     def actions(self) -> ActionLog:

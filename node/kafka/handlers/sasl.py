@@ -109,7 +109,9 @@ async def sasl_authenticate(context: BrokerContext, request: Request, a: Respons
         told["error_message"] = "SaslAuthenticate request received out of order"
     else:
         try:
-            told["auth_bytes"], user, lasts = await _step(context, session.exchange, token)
+            told["auth_bytes"], user, lasts = await _step(
+                context, session.exchange, token, request.client_host
+            )
             if user is not None:
                 seconds = _logged_in(session, user, lasts, context.loop.time())
                 context.actions.login(request, session.mechanism)
@@ -153,7 +155,7 @@ def _mechanism(exchange: Any) -> str:
 
 
 async def _step(
-    context: BrokerContext, exchange: Any, token: bytes
+    context: BrokerContext, exchange: Any, token: bytes, address: str
 ) -> tuple[bytes, str | None, float | None]:
     """The answer, the user's name once it is proved, and for how many seconds, None for good.
 
@@ -162,7 +164,7 @@ async def _step(
     if isinstance(exchange, LoginFailed):
         raise exchange
     if isinstance(exchange, _Plain):
-        return b"", await _by_password(context, token), None
+        return b"", await _by_password(context, token, address), None
     if isinstance(exchange, BearerExchange):
         proved = await exchange.step(token, context.loop)
         if proved is None:
@@ -175,7 +177,7 @@ async def _step(
     return exchange.final(token), exchange.user, None
 
 
-async def _by_password(context: BrokerContext, token: bytes) -> str:
+async def _by_password(context: BrokerContext, token: bytes, address: str) -> str:
     """The user of a message of PLAIN (RFC 4616): its password is that of its SCRAM credential."""
     try:
         authzid, user, password = token.decode().split("\0")
@@ -185,8 +187,10 @@ async def _by_password(context: BrokerContext, token: bytes) -> str:
         raise ScramFailed(f"its user's name has {len(user)} characters")
     if not user or not password or authzid not in ("", user):
         raise ScramFailed(f"user {user!r} gives no password, or asks to act as another user")
-    known, secret = context.controller.machine.credentials, context.config.cluster.secret.encode()
-    found = credential_of_user(known, user)
-    if not await is_users_password(found, user, password, secret, loop=context.loop):
+    secret = context.config.cluster.secret.encode()
+    async with context.login_turns.turn(address):
+        found = credential_of_user(context.controller.machine.credentials, user)
+        right = await is_users_password(found, user, password, secret, loop=context.loop)
+    if not right:
         raise ScramFailed(f"user {user!r} is unknown, or its password is wrong")
     return user

@@ -23,6 +23,7 @@ from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
+from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_parts, encode_response
 from strandline.node.kafka.wire.handler import EncodedBody, Request
@@ -125,6 +126,7 @@ class FakeNode:
         self.disk = FakeDisk()
         self.authorizer: Authorizer | None = None
         self.actions = ActionLog(self.loop.time)
+        self.login_turns = LoginTurns()
         self.throttles = ClientThrottles(
             lambda: self.controller.machine.client_quotas, self.config.quotas, self.loop.time
         )

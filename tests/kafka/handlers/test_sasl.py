@@ -7,16 +7,23 @@ import base64
 import contextlib
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from strandline.node.kafka.handlers import scram
+from strandline.node.kafka.handlers import sasl, scram
+from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.sasl import AGAIN_SECONDS, FAILED_SECONDS
-from strandline.node.kafka.handlers.scram import ScramExchange, ScramFailed, credential_of, stranger
+from strandline.node.kafka.handlers.scram import (
+    LoginFailed,
+    ScramExchange,
+    ScramFailed,
+    credential_of,
+    stranger,
+)
 from strandline.node.kafka.wire.session import ANONYMOUS, SaslSession
 from strandline.statemachine.controller.scram_credentials import ScramCredential, ScramMechanism
 from tests.kafka.handlers.fake_node import FakeNode
@@ -230,6 +237,33 @@ def test_plain_compares_with_the_credential_of_scram(token: bytes, user: str | N
         assert answer.error_code is expected
 
     asyncio.run(test())  # with real threads
+
+
+def test_guesses_from_one_address_keep_no_login_from_another_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two passwords are compared at a time, and the addresses have their turns one after the other."""
+    compared: list[str] = []
+
+    async def slowly(_: Any, user: str, *__: Any, **___: Any) -> bool:
+        await asyncio.sleep(0.01)
+        compared.append(user)
+        return user == "alice"
+
+    monkeypatch.setattr(sasl, "is_users_password", slowly)
+
+    async def one(node: FakeNode, user: str, address: str) -> bool:
+        token = f"\0{user}\0guess".encode()
+        with contextlib.suppress(LoginFailed):
+            return await sasl._by_password(cast("BrokerContext", node), token, address) == user
+        return False
+
+    async def test() -> None:
+        node = await with_users()
+        guesses = [one(node, f"guess{number}", "10.0.0.9") for number in range(100)]
+        right = one(node, "alice", "10.0.0.7")
+        assert (await asyncio.gather(*guesses, right))[-1]
+        assert compared.index("alice") <= 4
+
+    run(test)
 
 
 def test_steps_out_of_order() -> None:

@@ -1,7 +1,8 @@
 """Turns of logins that are compared: address by address, so that guesses from some keep no other out.
 
-A guess costs its address a place until it is answered, the delay of a failed login included. So the guesses
-of an address are bounded in number and in rate, and a login from another waits for one of them, not for all.
+So a login waits for one of each other address, not for all that some of them have sent. By HTTP a guess costs
+its address a place too, until it is answered, the delay of a failed login included: so the guesses of an
+address are bounded in number and in rate. On Kafka's ports the connections without a login are bounded.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class LoginTurns:
 
     @contextmanager
     def place(self, address: str) -> Iterator[str]:
-        """For a login from its coming to its answer; gives what `turn` wants. Raises NoPlace."""
+        """For a login from its coming to its answer; gives the host that counts. Raises NoPlace."""
         key = _of_one_host(address)
         if self._places[key] >= MAX_OF_ADDRESS:
             raise NoPlace(f"{MAX_OF_ADDRESS} logins from this address are under way: try again later")
@@ -50,13 +51,13 @@ class LoginTurns:
                 del self._places[key]
 
     @asynccontextmanager
-    async def turn(self, key: str) -> AsyncIterator[None]:
-        """For the comparison."""
+    async def turn(self, address: str) -> AsyncIterator[None]:
+        """For the comparison of a login from an address."""
         if self._free:
             self._free -= 1
         else:
             waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, deque()).append(waits)
+            self._waiting.setdefault(_of_one_host(address), deque()).append(waits)
             try:
                 await waits
             except asyncio.CancelledError:

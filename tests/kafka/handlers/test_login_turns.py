@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.node.admin.login_turns import MAX_CHECKS, MAX_OF_ADDRESS, LoginTurns, NoPlace
+from strandline.node.kafka.handlers.login_turns import MAX_CHECKS, MAX_OF_ADDRESS, LoginTurns, NoPlace
 from tests.raft.mesh.mesh_nodes import on_loop
 
 
