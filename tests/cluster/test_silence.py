@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +17,7 @@ from strandline.cluster.kafka_errors import failed, reach, troubles
 from strandline.cluster.silence import Silence
 from strandline.cluster.target import Target
 from tests.cluster.command import nowhere
+from tests.served import QuietHandler, served
 
 STORE = {"reason": "storage_failing", "meaning": "it fails", "detail": "s3://b: the bucket is missing"}
 LEADERLESS = {"reason": "groups_leaderless", "meaning": "groups have no leader", "detail": None}
@@ -28,7 +27,7 @@ LEADERLESS = {"reason": "groups_leaderless", "meaning": "groups have no leader",
 def node(*problems: dict[str, Any]) -> Iterator[str]:
     """Something that answers /health; its address."""
 
-    class Health(BaseHTTPRequestHandler):
+    class Health(QuietHandler):
         def do_GET(self) -> None:
             data = json.dumps({"problems": problems}).encode()
             self.send_response(503 if problems else 200)
@@ -36,17 +35,8 @@ def node(*problems: dict[str, Any]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(Health) as address:
+        yield address
 
 
 @pytest.fixture

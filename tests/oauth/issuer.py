@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from strandline.node.oauth.bearer_tokens import BearerTokens
 from strandline.node.oauth.key_set import KeySet
 from strandline.node.oauth.token_settings import TokenSettings
+from tests.served import QuietHandler, served
 
 ISSUER, AUDIENCE = "https://id.example.org/", "strandline"
 
@@ -69,10 +68,10 @@ def tokens(
 
 
 @contextmanager
-def served(answer: Callable[[], tuple[int, bytes]]) -> Iterator[str]:
+def publishing(answer: Callable[[], tuple[int, bytes]]) -> Iterator[str]:
     """The URL of a server that answers so."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_GET(self) -> None:
             status, body = answer()
             self.send_response(status)
@@ -82,15 +81,5 @@ def served(answer: Callable[[], tuple[int, bytes]]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/keys"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with served(Handler) as address:
+        yield f"http://{address}/keys"

@@ -21,7 +21,17 @@ from jwt.algorithms import ECAlgorithm
 from strandline.node.oauth.bearer_tokens import MAX_TOKEN_BYTES
 from strandline.node.oauth.errors import BadToken, KeySetError
 from strandline.node.oauth.key_set import AGAIN_SECONDS, MAX_BYTES, REFRESH_SECONDS, KeySet
-from tests.oauth.issuer import AUDIENCE, ISSUER, claims, key_set, private_key, public, served, token, tokens
+from tests.oauth.issuer import (
+    AUDIENCE,
+    ISSUER,
+    claims,
+    key_set,
+    private_key,
+    public,
+    publishing,
+    token,
+    tokens,
+)
 
 
 @pytest.mark.parametrize(("kid", "algorithm"), [("rsa-1", "RS256"), ("rsa-1", "PS512"), ("ec-1", "ES256")])
@@ -157,7 +167,7 @@ def test_keys_come_from_a_server_and_from_one_that_is_away_at_first(
 ) -> None:
     answers = [(503, b""), (200, key_set("rsa-1"))]
     clock = Clock()
-    with served(lambda: answers[0]) as url:
+    with publishing(lambda: answers[0]) as url:
         keys = KeySet(url, clock)
         keys.open()
         assert "HTTP Error 503" in caplog.text or "Service Unavailable" in caplog.text
@@ -167,7 +177,7 @@ def test_keys_come_from_a_server_and_from_one_that_is_away_at_first(
         clock.now += AGAIN_SECONDS
         assert keys.find("rsa-1", "RS256") is not None
         clock.now += AGAIN_SECONDS
-        with served(lambda: (200, key_set("rsa-2"))) as elsewhere:
+        with publishing(lambda: (200, key_set("rsa-2"))) as elsewhere:
             answers[0] = (302, elsewhere.encode())
             assert keys.find("rsa-2", "RS256") is None, "no other place is asked"
         assert keys.find("rsa-1", "RS256") is not None
