@@ -36,7 +36,6 @@ class DeltaTables(Tables):
         super().__init__(target)
         by = settings.partition_by
         self._partition_by = [by] if by in _COLUMN else []
-        self._settings = settings
         self._options = dict(target.options)
         if self._options.get("endpoint", "").startswith("http://"):
             self._options["allow_http"] = "true"
@@ -69,7 +68,7 @@ class DeltaTables(Tables):
                     return False  # look again: another run may have made it, and have committed
                 if self._round(topic, table) >= number:
                     return True
-                if self._add_columns(topic, table, schema):
+                if manifest.plan.columns and self._add_columns(topic, table, schema):
                     return False  # look again; a run that is killed here leaves columns without values
                 table.create_write_transaction(
                     [self._added(topic, file) for file in files],
@@ -87,7 +86,7 @@ class DeltaTables(Tables):
 
     def _schema(self, topic: str, manifest: Manifest) -> Any:
         """The columns of a round's files, and those of their folders."""
-        columns = file_schema(self._settings, manifest.plan.columns.get(topic, {}), b"").remove_metadata()
+        columns = file_schema(manifest.plan, topic)
         for name in self._partition_by:
             columns = columns.append(pa.field(name, _COLUMN[name]))
         return columns

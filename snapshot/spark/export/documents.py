@@ -177,12 +177,12 @@ def spans(units: Sequence[Unit]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def encode(document: Plan | Manifest) -> bytes:
-    told = asdict(document)
-    settings = (document.plan if isinstance(document, Manifest) else document).settings
-    if settings.value == BYTES:
-        del told.get("plan", told)["settings"]["value"]
-    number = _BYTES_FORMAT if settings.value == BYTES else FORMAT
-    return (json.dumps({"format": number, **told}, indent=1) + "\n").encode()
+    told = {"format": FORMAT, **asdict(document)}
+    settings = told.get("plan", told)["settings"]
+    if settings["value"] == BYTES:
+        told["format"] = _BYTES_FORMAT
+        del settings["value"]
+    return (json.dumps(told, indent=1) + "\n").encode()
 
 
 def encode_files(files: tuple[File, ...]) -> bytes:

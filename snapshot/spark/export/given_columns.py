@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from strandline.snapshot.spark.export.errors import ExportError
@@ -56,25 +56,29 @@ class _Parser:
 
     def fields(self) -> dict[str, Kind]:
         """All columns, in their order."""
+        found = self._fields(column_name)
+        if self._at < len(self._tokens):
+            raise self._wrong(f"{self._tokens[self._at][0]!r} stands where a comma was expected")
+        if len(found) > MOST_FIELDS:
+            raise self._wrong(f"there are {len(found)}, and {MOST_FIELDS} are the most")
+        return found
+
+    def _fields(self, name_of: Callable[[str], str]) -> dict[str, Kind]:
+        """Fields with a comma between them; `name_of` gives the names that may not be the same."""
         found: dict[str, Kind] = {}
         names: set[str] = set()
         while True:
             field = self._word("a field")
             self._sign(":")
-            name = column_name(field).lower()
+            name = name_of(field).lower()
             if not is_column_name(field):
                 raise self._wrong(f"{field!r} cannot be the name of a column")
             if name in names:
                 raise self._wrong(f"{field!r} is there twice, or in another case")
             names.add(name)
             found[field] = self._type()
-            if self._at == len(self._tokens):
-                break
             if not self._sign(","):
-                raise self._wrong(f"{self._tokens[self._at][0]!r} stands where a comma was expected")
-        if len(found) > MOST_FIELDS:
-            raise self._wrong(f"there are {len(found)}, and {MOST_FIELDS} are the most")
-        return found
+                return found
 
     def _type(self) -> Kind:
         name = self._word("a type").upper()
@@ -88,15 +92,7 @@ class _Parser:
             element = self._type()
             self._expect(">")
             return [element]
-        fields: dict[str, Kind] = {}
-        while True:
-            field = self._word("a field")
-            self._sign(":")
-            if not is_column_name(field) or field.lower() in map(str.lower, fields):
-                raise self._wrong(f"{field!r} is there twice, or cannot be the name of a column")
-            fields[field] = self._type()
-            if not self._sign(","):
-                break
+        fields = self._fields(str)
         self._expect(">")
         return fields
 

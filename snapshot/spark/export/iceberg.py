@@ -55,7 +55,6 @@ class IcebergTables(Tables):
         """
         super().__init__(target)
         self._by = settings.partition_by
-        self._settings = settings
         properties = dict(catalog)
         self._namespace = properties.pop("namespace", NAMESPACE)
         if not properties:
@@ -83,10 +82,6 @@ class IcebergTables(Tables):
             return self._catalog().load_table((self._namespace, topic))
         except NoSuchTableError:
             return None
-
-    def _schema(self, topic: str, manifest: Manifest) -> Any:
-        """The columns of a round's files."""
-        return file_schema(self._settings, manifest.plan.columns.get(topic, {}), b"").remove_metadata()
 
     def _make(self, topic: str, schema: Any) -> None:
         try:
@@ -118,7 +113,7 @@ class IcebergTables(Tables):
         number = manifest.plan.round
         with self._told(topic):
             table = self._open(topic)
-            schema = self._schema(topic, manifest)
+            schema = file_schema(manifest.plan, topic)
             if table is None:
                 self._make(topic, schema)
                 return False  # look again: another run may have made it, and have committed
@@ -130,8 +125,9 @@ class IcebergTables(Tables):
             try:
                 with table.transaction() as adding:
                     adding.set_properties({ROUND: str(number)})
-                    with adding.update_schema() as columns:
-                        columns.union_by_name(schema)
+                    if manifest.plan.columns:
+                        with adding.update_schema() as columns:
+                            columns.union_by_name(schema)
                     paths = [f"{self._target.url}/{file.path}" for file in files]
                     adding.add_files(paths, snapshot_properties=told, check_duplicate_files=False)
             except CommitFailedException:

@@ -146,6 +146,7 @@ class JsonColumns:
             return False
         self._whole = True
         some = False
+        # As `_struct` does it, without a dict in between: with one it is a tenth slower.
         for field, one in found.items():
             if one is None:
                 continue  # a column says the same of null and of a field that is not there

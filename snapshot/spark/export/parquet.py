@@ -23,7 +23,6 @@ from strandline.snapshot.spark.export.documents import (
     JSON,
     File,
     Plan,
-    Settings,
     Unit,
     done_name,
     encode_files,
@@ -32,7 +31,7 @@ from strandline.snapshot.spark.export.documents import (
     topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.json_columns import Fields, JsonColumns, arrow_fields
+from strandline.snapshot.spark.export.json_columns import JsonColumns, arrow_fields
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import TOPIC_ID
@@ -84,9 +83,9 @@ class Job:
     def _written(self) -> Iterator[File]:
         writers: dict[str, _Writer] = {}
         partition_by = self.plan.settings.partition_by
-        fields = self.plan.columns.get(self.unit.topic, {})
-        values = JsonColumns(fields) if self.plan.settings.value == JSON else None
-        schema = file_schema(self.plan.settings, fields, made_by(self.plan, self.number))
+        topic = self.unit.topic
+        values = JsonColumns(self.plan.columns[topic]) if self.plan.settings.value == JSON else None
+        schema = file_schema(self.plan, topic).with_metadata({MADE_BY: made_by(self.plan, self.number)})
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
         for batch in read_windows(self.storage, self.windows, read):
             if self.plan.settings.format == "iceberg":
@@ -123,14 +122,15 @@ def made_by(plan: Plan, position: int) -> bytes:
     return json.dumps(told).encode()
 
 
-def file_schema(settings: Settings, values: Fields, made: bytes) -> Any:
-    """The columns of a file, of its `values` too; the topic and what it is partitioned by are in its path.
+def file_schema(plan: Plan, topic: str) -> Any:
+    """The columns of a round's files; the topic and what it is partitioned by are in their paths.
 
     Iceberg goes by the files alone, and takes nothing from their paths.
     """
-    left_out = {"topic"} if settings.format == "iceberg" else {"topic", settings.partition_by}
+    iceberg = plan.settings.format == "iceberg"
+    left_out = {"topic"} if iceberg else {"topic", plan.settings.partition_by}
     fields = [(name, kind) for name, kind in COLUMNS.items() if name not in left_out]
-    return pa.schema([*fields, *arrow_fields(values)], metadata={MADE_BY: made})
+    return pa.schema([*fields, *arrow_fields(plan.columns.get(topic, {}))])
 
 
 def found_file(plan: Plan, position: int, path: str, data: bytes) -> File:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from strandline.snapshot.spark.export.documents import JSON, Plan, Range, Settings, Unit
+from strandline.snapshot.spark.export.documents import BYTES, Plan, Range, Settings, Unit
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.json_columns import Fields, extended, grown
 from strandline.snapshot.spark.options import SourceError
@@ -58,13 +58,13 @@ class Planner:
         accept_loss: bool,
         given: Mapping[str, Fields],
     ) -> None:
-        self._given = given
         self._storage = storage
         self._cluster = cluster
         self._settings = settings
         self._limits = limits
         self._start = start
         self._accept_loss = accept_loss
+        self._given = given
 
     def next_round(
         self,
@@ -105,23 +105,19 @@ class Planner:
         if to_json(after) == to_json(done):
             return None
         units = tuple(cut(with_blocks(self._storage, chosen), self._limits.file_bytes))
-        return Plan(
-            number,
-            self._settings,
-            units,
-            to_json(after) if after else {},
-            tuple(lost),
-            self._cluster,
-            *(self._columns(last, chosen) if self._settings.value == JSON else ()),
-        )
+        columns, given = self._columns(last, chosen)
+        next_offsets = to_json(after) if after else {}
+        return Plan(number, self._settings, units, next_offsets, tuple(lost), self._cluster, columns, given)
 
     def _columns(
         self, last: Plan | None, chosen: Sequence[PartitionView]
     ) -> tuple[dict[str, Fields], tuple[str, ...]]:
-        """The columns of values after the round, and the topics whose columns were given.
+        """The columns of values after the round, and the topics whose columns were given; none for bytes.
 
         A topic has those from before, and those that are given or that a sample of the round's records adds.
         """
+        if self._settings.value == BYTES:
+            return {}, ()
         found = dict(last.columns) if last is not None else {}
         for topic, fields in self._given.items():
             found[topic] = extended(topic, found.get(topic, {}), fields)
