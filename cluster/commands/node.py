@@ -138,11 +138,9 @@ def drain(
         while left and timeout and not undo:
             say(f"node {node}: {left} of {held} replicas to go{stay or _time_left(held, left, began)}")
             if time.monotonic() - began > timeout:
-                cure = (
-                    " once that is mended"
-                    if stay
-                    else ": see `strandline cluster status` and the nodes' logs"
-                )
+                cure = ": see `strandline cluster status` and the nodes' logs"
+                if stay:
+                    cure = " once that is mended"
                 raise CommandFailed(
                     f"node {node} still has {left} of {held} replicas after {timeout:g} s{stay}",
                     f"it goes on by itself{cure}",

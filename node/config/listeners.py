@@ -114,7 +114,7 @@ class ListenerSection:
     def _tokens(self) -> BearerTokens | None:
         if not self.has_sasl or OAUTHBEARER not in self.mechanisms:
             return None
-        # What reads tokens costs 15 MB, and most nodes need none of it.
+        # What reads tokens costs 9 MB, and most nodes need none of it.
         from strandline.node.oauth.bearer_tokens import BearerTokens
 
         return BearerTokens(

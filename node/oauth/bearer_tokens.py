@@ -14,7 +14,7 @@ LEEWAY_SECONDS: Final = 30
 """By so much the issuer's clock may differ from this node's."""
 MAX_TOKEN_BYTES: Final = 16 * 1024
 MAX_USER: Final = 256
-"""Characters of a name; as long as a user's of other logins."""
+"""Characters of a name."""
 
 
 class Proved(NamedTuple):

@@ -1,4 +1,4 @@
-"""Errors of keys and tokens; importable without the libraries that read these, which cost a node 15 MB."""
+"""Errors of keys and tokens; importable without the libraries that read these, which cost a node 9 MB."""
 
 from __future__ import annotations
 

@@ -67,6 +67,7 @@ class KeySet:
 
     def open(self) -> None:
         """Read the keys. Raises KeySetError for a file; of a URL, which may come later, it only warns."""
+        self._read_at = self._clock()
         try:
             self._read()
         except KeySetError as error:
@@ -99,7 +100,6 @@ class KeySet:
             return True
 
     def _read(self) -> None:
-        self._read_at = self._clock()
         self._keys = _keys(self.place, _url(self.place) if is_url(self.place) else _file(self.place))
         self._whole_at = self._clock()
 

@@ -7,12 +7,11 @@ in the order, so it is the preferred leader where that was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from strandline.statemachine.controller.controller_commands import MoveReplicas
 from strandline.statemachine.controller.controller_state import ControllerState, Move, Topic
-from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
+from strandline.statemachine.controller.replica_moves import below_minimum
 
 
 class Staying(NamedTuple):
@@ -48,7 +47,7 @@ def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
         of_topic = held.setdefault(topic.topic_id, _held(topic))
         before = topic.partitions[place.partition].replicas if present is None else present.target
         replicas = list(before)
-        if _below_minimum(topic, replicas):
+        if below_minimum(topic, replicas):
             continue
         for position, node in enumerate(replicas):
             if node not in state.draining:
@@ -89,18 +88,13 @@ def staying(state: ControllerState) -> dict[int, Staying]:
             replicas = topic.partitions[place.partition].replicas
             if group in state.moves:
                 continue
-            if _below_minimum(topic, replicas):
+            if below_minimum(topic, replicas):
                 below.add(topic.name)
             elif may_get <= set(replicas):
                 without_room += 1
         if without_room or below:
             found[node] = Staying(without_room, tuple(sorted(below)))
     return found
-
-
-def _below_minimum(topic: Topic, replicas: Sequence[int]) -> bool:
-    """Whether a move to as many replicas would be refused; see `replica_moves`."""
-    return MIN_INSYNC_REPLICAS.of(topic.configs) > len(replicas)
 
 
 def _joining(move: Move) -> set[int]:

@@ -123,10 +123,15 @@ def _reason(
             return f"includes broker {node}, which is not alive: start it first, or name another."
         if node in state.draining and node not in replicas:
             return f"includes broker {node}, which is being drained: name another, or end that."
-    wanted = MIN_INSYNC_REPLICAS.of(topic.configs)
-    if wanted > len(target):
+    if below_minimum(topic, target):
+        wanted = MIN_INSYNC_REPLICAS.of(topic.configs)
         return (
             f"includes {len(target)} replica(s), and min.insync.replicas of the topic is {wanted}, so no "
             "record could be acknowledged with acks=all: lower it first."
         )
     return None
+
+
+def below_minimum(topic: Topic, replicas: Sequence[int]) -> bool:
+    """Whether the topic's min.insync.replicas asks for more than these replicas of a partition."""
+    return MIN_INSYNC_REPLICAS.of(topic.configs) > len(replicas)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.config.listeners import OAUTHBEARER
 from strandline.node.kafka.handlers.bearer import INVALID_TOKEN, BearerExchange
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.passwords import credential_of_user, is_users_password
@@ -30,7 +31,6 @@ from strandline.node.kafka.wire.session import VIEWS, SaslSession
 from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
 
 PLAIN: Final = "PLAIN"
-OAUTHBEARER: Final = "OAUTHBEARER"
 FAILED_SECONDS: Final = 0.25
 """More than a login takes that succeeds."""
 AGAIN_SECONDS: Final = 1.0
