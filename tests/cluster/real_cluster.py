@@ -103,7 +103,6 @@ def running_cluster(folder: Path, nodes: int = 3, settings: Sequence[str] = ()) 
     finally:
         if Description.load(local.folder) is not None:
             local.down(STOP_SECONDS)
-        gc.collect()  # and those of this cluster, which would write into tests that start none
 
 
 @pytest.fixture
