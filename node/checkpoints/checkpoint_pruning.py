@@ -6,6 +6,7 @@ the next checkpoint finds the objects that are left. The states of the controlle
 have no such list, because nothing lies outside of them. They keep their newest by count, and those that a
 restore point names: without the controller's document a point is worth nothing. A point is put after the
 documents that it names, so what has become dispensable goes only when no such point can still be on its way.
+A point whose document is gone all the same is deleted: it would pass for the newest, and restore nothing.
 
 The command comes before the checkpoint, and the deletion after the checkpoint is published. So the newest
 document that a reader finds has the list of retained checkpoints, and nothing that it names is deleted.
@@ -14,18 +15,18 @@ document that a reader finds has the list of retained checkpoints, and nothing t
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strandline.node.checkpoints.context import CheckpointContext, Replica
 from strandline.node.checkpoints.restore_points import RestorePoints
 from strandline.node.checkpoints.rounds import CALL_SECONDS
-from strandline.node.objectstore.store import MAX_DELETE, StoreError
+from strandline.node.objectstore.store import MAX_DELETE, ObjectNotFound, StoreError
 from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed
-from strandline.snapshot.names import SnapshotName, group_prefix, parse_name
-from strandline.snapshot.restore_point import RestorePointDamaged
+from strandline.snapshot.names import SnapshotName, group_prefix, parse_name, snapshot_name
+from strandline.snapshot.restore_point import RestorePoint, RestorePointDamaged
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.partition_commands import ReleaseCheckpoints
 
@@ -33,7 +34,7 @@ METHOD: Final = "checkpoint.remove"
 MAX_NAMES: Final = 10_000
 """Names of a group that are looked at after one checkpoint, oldest first; the others wait."""
 SETTLING_SECONDS: Final = 900.0
-"""Time after which no node still takes a checkpoint that was under way: one lasts 600 s at most."""
+"""Time after which no node puts a point of a checkpoint that was under way: see POINT_SECONDS."""
 
 log = logging.getLogger(__name__)
 
@@ -113,18 +114,41 @@ class CheckpointPruning:
             raise CallFailed("it does not lead the group", unknown=False)
         if index > replica.applied:
             return 0
+        # Before the listings, which may take as long as they like: a point that they lack may come meanwhile.
+        # What they find was begun earlier, as each of its indexes is below that of a published checkpoint.
+        now = self._context.loop.time()
         points = await self._points.kept()
-        named = {state.log_index for point in points for state in point.groups if state.group == group}
         names = await self._names_below(group, index)
+        named = await self._named(group, points, names)
         # What has a log and no document is no checkpoint. The published one is the newest that is kept.
         readable = [older for older in sorted(names) if names[older].documents]
         oldest = [*readable, index][-self.keep :][0]
         # A point that names one of these may be on its way: no listing has seen it yet.
-        now, before = self._context.loop.time(), self._dispensable.get(group, {})
+        before = self._dispensable.get(group, {})
         since = {older: before.get(older, now) for older in names if older < oldest and older not in named}
         self._dispensable[group] = since
         kept = {older for older in names if older not in since or now < since[older] + SETTLING_SECONDS}
         return await self._delete(group, names, kept)
+
+    async def _named(
+        self, group: int, points: Sequence[RestorePoint], names: Mapping[int, _Stored]
+    ) -> set[int]:
+        """Indexes of a group that points name. A point whose document of the group is gone is deleted."""
+        indexes = set()
+        for point in points:
+            for state in point.groups:
+                if state.group != group:
+                    continue
+                indexes.add(state.log_index)
+                document = snapshot_name(point.cluster, *state)
+                stored = names.get(state.log_index)
+                if stored is not None and document in stored.names:
+                    continue
+                try:
+                    await self._context.store.size(document)  # the listing is bounded, and may be late
+                except ObjectNotFound:
+                    await self._points.forget(point, document)
+        return indexes
 
     async def _names_below(self, group: int, index: int) -> dict[int, _Stored]:
         """Stored objects of a group's oldest checkpoints before `index`, by their indexes."""

@@ -5,6 +5,10 @@ coordinators of groups come before partitions, and coordinators of transactions 
 gives the reasons. So decisions are held on all nodes while the documents are taken (`begin`, `end`), and the
 point is put once every document is stored (`put`). A checkpoint for which that could not be done is a
 checkpoint like any other, and only the point is missing.
+
+Pruning (checkpoint_pruning.py) knows of a point when it is put, and not before. A node may stand still
+between its documents and its point, at any step, for any time. So a point is put within a time in which no
+pruning can have overlooked it, and its documents are looked at once it is there; else it is taken back.
 """
 
 from __future__ import annotations
@@ -12,17 +16,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.rounds import each
 from strandline.node.coordinator.decision_hold import (
     HOLD,
     MAX_HOLD_SECONDS,
     RELEASE,
     SETTLE_SECONDS,
 )
-from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, StoreError
+from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.document import decode
 from strandline.snapshot.names import snapshot_name
@@ -45,6 +50,9 @@ log = logging.getLogger(__name__)
 
 KEPT_POINTS: Final = 3
 """So many points stay, the newest. The documents of an earlier one may be gone."""
+POINT_SECONDS: Final = 720.0
+"""Longest time from before a point's first document until the point is there: a checkpoint lasts 600 s at
+most. It is a fifth below the time for which pruning waits, so that clocks may differ in their rate."""
 _CALL_SECONDS: Final = SETTLE_SECONDS + 1.0
 
 
@@ -63,6 +71,8 @@ class Holding:
     topic: Topic | None
     """The coordinators' topic; None if there were no transactions yet."""
     began_ms: int
+    began: float
+    """The loop's time before the first document was asked for."""
 
 
 class RestorePoints:
@@ -76,17 +86,17 @@ class RestorePoints:
 
         Only while all coordinators of transactions have a leader that holds still is a point taken.
         """
-        machine = self._context.controller.machine
+        machine, began = self._context.controller.machine, self._context.loop.time()
         token = 1 + self._context.rng.getrandbits(62)
         nodes = tuple(node for node, known in machine.nodes.items() if not known.fenced)
-        held = Holding(token, nodes, {}, machine.topic(TRANSACTIONS_TOPIC), self._context.wall_ms())
+        held = Holding(token, nodes, {}, machine.topic(TRANSACTIONS_TOPIC), self._context.wall_ms(), began)
         try:
             led = await self._each(nodes, HOLD, [token, int(MAX_HOLD_SECONDS * 1000)])
             _check_all_led(held.topic, led)
         except NoRestorePoint:
             await self._let_go(held)
             raise
-        return Holding(token, nodes, led, held.topic, held.began_ms)
+        return replace(held, led=led)
 
     async def end(self, held: Holding) -> None:
         """Let decisions go on. Raises NoRestorePoint unless they were held on all nodes until now."""
@@ -107,6 +117,7 @@ class RestorePoints:
         The number is the log index of the controller's document, which was taken while decisions were held.
         Only one node holds them at a time. So a later point has a higher number, however late its node puts
         it, and no two points have the same. A later one may be there already, and then this one is not put.
+        Nor is one that comes too late. One that turns out to be late, or to name what is gone, is taken back.
         Points before the newest ones are deleted. A deletion that fails is repeated with the next point.
         """
         machine, store = self._context.controller.machine, self._context.store
@@ -129,14 +140,57 @@ class RestorePoints:
                 max((attempt_number(name) or 0 for name in attempts), default=0),
                 tuple(sorted(groups)),
             )
+            self._check_age(held)
             await store.put(point_name(cluster, number), [made.encode()])
         except StoreError as error:
             raise NoRestorePoint(f"the storage: {error}") from error
+        try:
+            await self._confirm(groups)
+            self._check_age(held)
+        except NoRestorePoint as problem:
+            raise NoRestorePoint(f"{problem}{await self._take_back(number)}") from None
         try:
             await store.delete_many(points[: 1 - KEPT_POINTS][-MAX_DELETE:])
         except StoreError as error:
             log.warning("restore points before the newest %d are kept for now: %s", KEPT_POINTS, error)
         return number
+
+    def _check_age(self, held: Holding) -> None:
+        """Raise NoRestorePoint if pruning may have taken the documents for such that no point names."""
+        age = self._context.loop.time() - held.began
+        if age > POINT_SECONDS:
+            raise NoRestorePoint(
+                f"it is {age:,.0f} s old, and after {POINT_SECONDS:,.0f} s its documents may be deleted: the"
+                " node or its storage stood still meanwhile; take another"
+            )
+
+    async def _confirm(self, groups: Sequence[GroupState]) -> None:
+        """See that the documents of a point are there. Raises NoRestorePoint."""
+        cluster = self._context.config.cluster.id
+        problems: list[str] = []
+
+        async def look(state: GroupState) -> None:
+            name = snapshot_name(cluster, *state)
+            try:
+                await self._context.store.size(name)
+            except ObjectNotFound:
+                problems.append(f"{name} was deleted before the point was there: take another")
+            except StoreError as error:
+                problems.append(f"the storage: {error}")
+
+        await each(groups, look)
+        if problems:
+            raise NoRestorePoint(problems[0])
+
+    async def _take_back(self, number: int) -> str:
+        """Delete a point that must not be relied on; gives what there is to say of it."""
+        name = point_name(self._context.config.cluster.id, number)
+        try:
+            await self._context.store.delete_many([name])
+        except StoreError as error:
+            log.error("%s may name documents that are gone, and cannot be deleted: %s", name, error)
+            return f"; {name} is left, and restores nothing: delete it"
+        return ""
 
     async def _check_groups(self, controller: GroupState, groups: Sequence[GroupState]) -> None:
         """See that these are the groups that the controller's document knows.
@@ -164,6 +218,15 @@ class RestorePoints:
             except RestorePointDamaged as error:
                 raise RestorePointDamaged(f"{name}: {error}") from error
         return kept
+
+    async def forget(self, point: RestorePoint, document: str) -> None:
+        """Delete a point of which a document is gone; raises StoreError.
+
+        Its node ended between the point and its look at the documents, or something else deleted them.
+        """
+        name = point_name(self._context.config.cluster.id, point.number)
+        log.error("%s names %s, which is gone: the point restores nothing and is deleted", name, document)
+        await self._context.store.delete_many([name])
 
     async def newest_leases(self) -> list[tuple[int, int]]:
         """Group and log index of each partition that the newest point names; raises StoreError.
