@@ -63,7 +63,7 @@ class Program(NamedTuple):
 
 def _java_build(sources: Path, folder: Path) -> Sequence[Sequence[str]]:
     options = ("--release", "17", "-cp", f"{_libs()}/*", "-d", str(folder))
-    return [["javac", *options, str(sources / "Driver.java")]]
+    return [["javac", *options, *(str(sources / name) for name in _JAVA_SOURCES)]]
 
 
 def _java_run(folder: Path) -> Sequence[str]:
@@ -117,9 +117,10 @@ def _spark_run(folder: Path) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "tests.clients.spark_copy", str(folder)]
 
 
-JAVA: Final = Program("java", ("Driver.java",), "javac", _java_build, _java_run)
+_JAVA_SOURCES: Final = ("Driver.java", "Login.java")
+JAVA: Final = Program("java", _JAVA_SOURCES, "javac", _java_build, _java_run)
 _GO_SOURCES: Final = ("go.mod", "go.sum", "main.go")
-FRANZ_GO: Final = Program("franz-go", _GO_SOURCES, "go", _go_build, _go_run)
+FRANZ_GO: Final = Program("franz-go", (*_GO_SOURCES, "login.go"), "go", _go_build, _go_run)
 KAFKA_GO: Final = Program("kafka-go", _GO_SOURCES, "go", _go_build, _go_run)
 KAFKAJS: Final = Program(
     "kafkajs", ("package.json", "package-lock.json", "driver.js"), "npm", _npm_build, _npm_run

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import json
-import ssl
 import subprocess
 import sys
 import threading
@@ -18,9 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]
-from aiokafka.errors import KafkaError as AioKafkaError  # type: ignore[import-untyped]
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBindingFilter,
@@ -48,7 +42,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
     from kafka import KafkaAdminClient  # type: ignore[import-untyped]
     from kafka.errors import KafkaError  # type: ignore[import-untyped]
-    from kafka.net.sasl.oauth import AbstractTokenProvider as KafkaTokenProvider  # type: ignore[import-untyped]
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -282,68 +275,6 @@ def test_librdkafka_logs_in_with_a_token(node: Node) -> None:
     with pytest.raises(KafkaException):
         wrong.list_topics(timeout=2)
     assert "eyJ" not in node.says("listener tokens: a login failed: the token is not right: InvalidAudience")
-
-
-def _provider(bearer: str) -> Any:
-    """kafka-python's way to give a token."""
-
-    class Provider(KafkaTokenProvider):  # type: ignore[misc]
-        def token(self) -> str:
-            return bearer
-
-        def extensions(self) -> dict[str, str]:
-            return {"traceId": "7"}
-
-    return Provider()
-
-
-def test_kafka_python_logs_in_with_a_token(node: Node) -> None:
-    def let_in(bearer: str) -> bool:
-        try:
-            client = KafkaAdminClient(
-                bootstrap_servers=node.address("tokens"),
-                security_protocol="SASL_SSL",
-                sasl_mechanism="OAUTHBEARER",
-                sasl_oauth_token_provider=_provider(bearer),
-                ssl_cafile=node.ca,
-                bootstrap_timeout_ms=2000,
-            )
-        except KafkaError:
-            return False
-        client.close()
-        return True
-
-    assert let_in(token())
-    assert not let_in(token(iss="other"))
-
-
-def test_aiokafka_logs_in_with_a_token(node: Node) -> None:
-    def let_in(bearer: str) -> bool:
-        class Provider(AbstractTokenProvider):  # type: ignore[misc]
-            async def token(self) -> str:
-                return bearer
-
-        async def ask() -> bool:
-            client = AIOKafkaProducer(
-                bootstrap_servers=node.address("tokens"),
-                security_protocol="SASL_SSL",
-                sasl_mechanism="OAUTHBEARER",
-                sasl_oauth_token_provider=Provider(),
-                ssl_context=ssl.create_default_context(cafile=node.ca),
-            )
-            try:
-                await asyncio.wait_for(client.start(), SECONDS)
-            except AioKafkaError:
-                return False
-            finally:
-                await client.stop()
-            return True
-
-        return asyncio.run(ask())
-
-    assert let_in(token())
-    assert not let_in(token(exp=5))
-    gc.collect()  # what a refused client may leave to the collector is told of here, and in no other test
 
 
 def test_java_logs_in_with_a_token(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ class ScramExchange:
         self._find = find
         self._secret = secret
         self._nonce = nonce
+        self._clients_nonce = ""
         self._gs2 = self._transcript = ""
         self._credential: ScramCredential | None = None
         self._known = False
@@ -90,6 +91,7 @@ class ScramExchange:
         self._known = credential is not None
         self._credential = credential or stranger(self.mechanism, self.user, self._secret)
         self._gs2 = found["gs2"]
+        self._clients_nonce = found["nonce"]
         self._nonce = found["nonce"] + self._nonce
         salt = base64.b64encode(self._credential.salt).decode()
         answer = f"r={self._nonce},s={salt},i={self._credential.iterations}"
@@ -103,6 +105,11 @@ class ScramExchange:
             raise ScramFailed(f"the last message of user {self.user!r} is not SCRAM's")
         wrong = ScramFailed(f"user {self.user!r} is unknown, or its password is wrong")
         bound = base64.b64encode(self._gs2.encode()).decode()
+        if found["nonce"] == self._clients_nonce + self._nonce:
+            raise ScramFailed(
+                f"the client of user {self.user!r} repeats its nonce, as librdkafka before 2.6.1 does, and "
+                "Kafka 4 refuses too: take a newer client, or PLAIN"
+            )
         replayed = not hmac.compare_digest(found["nonce"].encode(), self._nonce.encode())
         if replayed or not hmac.compare_digest(found["binding"].encode(), bound.encode()):
             raise wrong

@@ -9,11 +9,21 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import aiokafka  # type: ignore[import-untyped]
+from aiokafka.abc import AbstractTokenProvider  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor  # type: ignore[import-untyped]
 from aiokafka.errors import KafkaError, for_code  # type: ignore[import-untyped]
 
-from tests.clients.drivers.serve import HEARTBEAT_MS, SESSION_MS, Settings, serve
+from tests.clients.drivers.serve import (
+    HEARTBEAT_MS,
+    LOGIN_SECONDS,
+    SESSION_MS,
+    Settings,
+    Way,
+    serve,
+    tls_of,
+    token_of,
+)
 
 _GRACE_SECONDS: Final = 0.05
 
@@ -31,6 +41,16 @@ class Revoked(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         pass
 
 
+class Provider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of this moment."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    async def token(self) -> str:
+        return token_of(self._way)[0]
+
+
 class Aiokafka:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -38,6 +58,7 @@ class Aiokafka:
         self._consumer: Any = None
         self._producer: Any = None
         self._plain: Any = None
+        self._way: Any = None
         self._group = ""
         self._listener = Revoked()
         self._read: dict[Any, int] = {}
@@ -129,6 +150,23 @@ class Aiokafka:
             await consumer.stop()
         if producer is not None:
             await producer.stop()
+
+    async def log_in(self, way: Way) -> list[str]:
+        names = {
+            "bootstrap": "bootstrap_servers", "protocol": "security_protocol", "mechanism": "sasl_mechanism",
+            "user": "sasl_plain_username", "password": "sasl_plain_password",
+        }  # fmt: skip
+        told: dict[str, Any] = {names[key]: value for key, value in way.items() if key in names}
+        if "token" in way:
+            told["sasl_oauth_token_provider"] = Provider(way)
+        self._way = AIOKafkaAdminClient(**told, ssl_context=tls_of(way))
+        async with asyncio.timeout(LOGIN_SECONDS):
+            await self._way.start()
+        return await self.topics()
+
+    async def topics(self) -> list[str]:
+        async with asyncio.timeout(LOGIN_SECONDS):
+            return sorted(await self._way.list_topics())
 
     async def groups(self) -> list[str]:
         return [one[0] for one in await (await self._administration()).list_consumer_groups()]

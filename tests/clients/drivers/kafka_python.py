@@ -8,7 +8,16 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from tests.clients.drivers.serve import HEARTBEAT_MS, REQUEST_SECONDS, SESSION_MS, Settings, serve
+from tests.clients.drivers.serve import (
+    HEARTBEAT_MS,
+    LOGIN_SECONDS,
+    REQUEST_SECONDS,
+    SESSION_MS,
+    Settings,
+    Way,
+    serve,
+    token_of,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas with importlib's old functions
@@ -19,6 +28,7 @@ with warnings.catch_warnings():
     )
     from kafka.coordinator.assignors.range import RangePartitionAssignor  # type: ignore[import-untyped]
     from kafka.errors import KafkaError  # type: ignore[import-untyped]
+    from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
     from kafka.structs import OffsetAndMetadata, TopicPartition  # type: ignore[import-untyped]
 
 LEAST_POLL_SECONDS = 0.5
@@ -39,6 +49,19 @@ class Revoked(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
         pass
 
 
+class Provider(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of this moment."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def token(self) -> str:
+        return token_of(self._way)[0]
+
+    def extensions(self) -> dict[str, str]:
+        return {}
+
+
 class KafkaPython:
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -46,6 +69,7 @@ class KafkaPython:
         self._consumer: Any = None
         self._producer: Any = None
         self._plain: Any = None
+        self._way: Any = None
         self._listener = Revoked()
         self._read: dict[Any, Any] = {}
         self._round: dict[Any, Any] = {}
@@ -136,6 +160,21 @@ class KafkaPython:
             consumer.close()
         if producer is not None:
             producer.close(timeout=1)
+
+    def log_in(self, way: Way) -> list[str]:
+        names = {
+            "bootstrap": "bootstrap_servers", "protocol": "security_protocol", "ca": "ssl_cafile",
+            "certificate": "ssl_certfile", "key": "ssl_keyfile", "mechanism": "sasl_mechanism",
+            "user": "sasl_plain_username", "password": "sasl_plain_password",
+        }  # fmt: skip
+        told: dict[str, Any] = {names[key]: value for key, value in way.items() if key in names}
+        if "token" in way:
+            told["sasl_oauth_token_provider"] = Provider(way)
+        self._way = KafkaAdminClient(**told, bootstrap_timeout_ms=LOGIN_SECONDS * 1000)
+        return self.topics()
+
+    def topics(self) -> list[str]:
+        return sorted(self._way.list_topics())
 
     def groups(self) -> list[str]:
         return [one["group_id"] for one in self._admin.list_groups()]

@@ -11,7 +11,16 @@ import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.clients.drivers.serve import HEARTBEAT_MS, REQUEST_SECONDS, SESSION_MS, Settings, serve
+from tests.clients.drivers.serve import (
+    HEARTBEAT_MS,
+    LOGIN_SECONDS,
+    REQUEST_SECONDS,
+    SESSION_MS,
+    Settings,
+    Way,
+    serve,
+    token_of,
+)
 
 _STRATEGIES = {"range": "range", "cooperative": "cooperative-sticky"}
 
@@ -23,6 +32,7 @@ class Librdkafka:
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._plain: Producer | None = None
+        self._way: AdminClient | None = None
         self._revoked: list[tuple[str, int]] = []
         self._read: dict[tuple[str, int], int] = {}
         self._round: dict[tuple[str, int], int] = {}
@@ -123,6 +133,22 @@ class Librdkafka:
         consumer, self._consumer, self._producer = self._consumer, None, None
         if consumer is not None:
             consumer.close()
+
+    def log_in(self, way: Way) -> list[str]:
+        names = {
+            "bootstrap": "bootstrap.servers", "protocol": "security.protocol", "ca": "ssl.ca.location",
+            "certificate": "ssl.certificate.location", "key": "ssl.key.location",
+            "mechanism": "sasl.mechanism", "user": "sasl.username", "password": "sasl.password",
+        }  # fmt: skip
+        told: dict[str, Any] = {names[key]: value for key, value in way.items() if key in names}
+        if "token" in way:
+            told["oauth_cb"] = lambda _: token_of(way)
+        self._way = AdminClient({**told, "log_level": 0})
+        return self.topics()
+
+    def topics(self) -> list[str]:
+        assert self._way is not None
+        return sorted(self._way.list_topics(timeout=LOGIN_SECONDS).topics)
 
     def groups(self) -> list[str]:
         return [one.group_id for one in self._admin.list_consumer_groups().result(REQUEST_SECONDS).valid]

@@ -9,16 +9,22 @@ JavaScript do the same.
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import json
+import ssl
 import sys
+import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol, TypedDict
 
 SESSION_MS: Final = 6000
 """A member's session: the shortest that a broker takes without being told to."""
 HEARTBEAT_MS: Final = 300
 REQUEST_SECONDS: Final = 20.0
+LOGIN_SECONDS: Final = 2
+"""How long a client that is not let in may go on trying."""
 
 
 class Settings(TypedDict, total=False):
@@ -32,6 +38,37 @@ class Settings(TypedDict, total=False):
     """The id of a static member (KIP-345)."""
     isolation: str
     """`read_committed` or `read_uncommitted`."""
+
+
+class Way(TypedDict, total=False):
+    """How a client comes to a listener with TLS, and by what it proves its name; paths are of PEM files."""
+
+    bootstrap: str
+    protocol: str
+    """`SSL` or `SASL_SSL`."""
+    ca: str
+    certificate: str
+    key: str
+    mechanism: str
+    user: str
+    password: str
+    token: str
+    """The path of a file with the token of this moment; the client reads it for each login."""
+
+
+def token_of(way: Way) -> tuple[str, float]:
+    """The token of this moment, and its end; a client is not to judge that itself, so none has ended."""
+    token = Path(way["token"]).read_text()
+    body = token.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return token, max(float(claims["exp"]), time.time() + LOGIN_SECONDS)
+
+
+def tls_of(way: Way) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=way["ca"])
+    if "certificate" in way:
+        context.load_cert_chain(way["certificate"], way["key"])
+    return context
 
 
 class Application(Protocol):
@@ -82,6 +119,12 @@ class Application(Protocol):
 
     def close(self) -> Any:
         """Consumer and producer; the member leaves its group."""
+
+    def log_in(self, way: Way) -> Any:
+        """Another client, which comes by this way instead of the one before; what `topics` answers."""
+
+    def topics(self) -> Any:
+        """The names of the topics that the client of `log_in` is shown, asked for once more; sorted."""
 
     def groups(self) -> Any:
         """The ids of all groups."""

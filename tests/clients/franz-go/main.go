@@ -33,6 +33,7 @@ type command struct {
 	Count      int
 	Commit     bool
 	Offsets    [][3]any
+	Way        way
 	Settings   struct{ Protocol, Assignor, Instance, Isolation string }
 }
 
@@ -47,6 +48,7 @@ type driver struct {
 	plain     *kgo.Client
 	consumer  *kgo.Client
 	producer  *kgo.Client
+	way       *kadm.Client
 	session   *kgo.GroupTransactSession // consumer and producer in one; End commits what was polled
 	offsets   bool                      // whether it is to
 
@@ -169,6 +171,10 @@ func (d *driver) carryOut(ctx context.Context, c command) (any, error) {
 
 func (d *driver) administer(ctx context.Context, c command) (any, error) {
 	switch c.Do {
+	case "log_in":
+		return d.logIn(ctx, c.Way)
+	case "topics":
+		return d.topics(ctx)
 	case "groups":
 		found, err := d.admin.ListGroups(ctx)
 		return found.Groups(), err

@@ -40,6 +40,7 @@ public final class Driver {
     private Consumer<String, String> consumer;
     private Producer<String, String> producer;
     private Producer<String, String> plain;
+    private Admin way;
     private final List<List<Object>> revoked = new ArrayList<>();
     private final Map<TopicPartition, OffsetAndMetadata> read = new HashMap<>();
     private final Map<TopicPartition, OffsetAndMetadata> round = new HashMap<>();
@@ -125,6 +126,14 @@ public final class Driver {
 
     private Object administer(JsonNode command, String group) throws Exception {
         switch (command.get("do").asText()) {
+            case "log_in":
+                if (way != null) {
+                    way.close(Duration.ZERO);
+                }
+                way = Admin.create(Login.settings(command.get("way")));
+                return topics();
+            case "topics":
+                return topics();
             case "groups":
                 return admin.listGroups().all().get().stream().map(one -> one.groupId()).toList();
             case "describe_group":
@@ -147,6 +156,10 @@ public final class Driver {
             default:
                 throw new IllegalArgumentException("no such command: " + command);
         }
+    }
+
+    private List<String> topics() throws Exception {
+        return way.listTopics().names().get().stream().sorted().toList();
     }
 
     private Properties common() {

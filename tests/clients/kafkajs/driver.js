@@ -1,10 +1,12 @@
 "use strict";
 // kafkajs as a driver: the commands are those of tests/clients/drivers/serve.py.
 
+const fs = require("node:fs");
 const readline = require("node:readline");
 const { AssignerProtocol, Kafka, logLevel } = require("kafkajs");
 
 const REQUEST_MS = 20_000;
+const LOGIN_MS = 2_000;
 const kafka = new Kafka({
   brokers: process.argv[2].split(","),
   logLevel: logLevel.NOTHING,
@@ -13,6 +15,7 @@ const kafka = new Kafka({
 const admin = kafka.admin({ retry: { initialRetryTime: 50, retries: 4 } });
 let administered = false;
 let plain = null;
+let way = null;
 let consumer = null;
 let producer = null;
 let transaction = null;
@@ -60,6 +63,12 @@ async function administration() {
     administered = true;
   }
   return admin;
+}
+
+function login({ mechanism, user, password, token }) {
+  if (mechanism === undefined) return undefined;
+  if (token === undefined) return { mechanism: mechanism.toLowerCase(), username: user, password };
+  return { mechanism: "oauthbearer", oauthBearerProvider: async () => ({ value: fs.readFileSync(token, "utf8") }) };
 }
 
 async function send(through, topic, records) {
@@ -200,6 +209,25 @@ const commands = {
     if (reading !== null) await reading.disconnect();
     if (writing !== null) await writing.disconnect();
   },
+  log_in: async ({ way: given }) => {
+    const { bootstrap, ca, certificate, key: private_ } = given;
+    const pair = certificate && { cert: fs.readFileSync(certificate), key: fs.readFileSync(private_) };
+    const client = new Kafka({
+      brokers: [bootstrap],
+      logLevel: logLevel.NOTHING,
+      ssl: { ca: [fs.readFileSync(ca)], ...pair },
+      sasl: login(given),
+      connectionTimeout: LOGIN_MS,
+      authenticationTimeout: LOGIN_MS,
+      requestTimeout: LOGIN_MS,
+      reauthenticationThreshold: 1_500,
+      retry: { retries: 0 },
+    });
+    way = client.admin({ retry: { retries: 0 } });
+    await way.connect();
+    return commands.topics();
+  },
+  topics: async () => (await way.listTopics()).sort(),
   groups: async () => (await (await administration()).listGroups()).groups.map((one) => one.groupId),
   describe_group: async ({ group: id }) => {
     const [found] = (await (await administration()).describeGroups([id])).groups;

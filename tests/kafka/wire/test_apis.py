@@ -39,3 +39,9 @@ def test_every_stable_version_of_kafka_s_is_on_offer_and_no_other() -> None:
     for key, last in FOR_BROKERS.items():
         kafka[key.name] = kafka[key.name][0], last
     assert offered == kafka
+
+
+def test_what_old_clients_look_for_is_advertised_from_version_0() -> None:
+    """librdkafka 2.0.2, which kcat has, compresses nothing and logs in nowhere without these."""
+    advertised = {api.key for api in APIS.values() if api.advertised == 0}
+    assert advertised == {ApiKey.PRODUCE, ApiKey.SASL_HANDSHAKE}
