@@ -6,7 +6,8 @@ from concurrent.futures import Executor
 
 from strandline.snapshot.views.arrange import Arrange as ArrangeOperator
 from strandline.snapshot.views.circuit import Circuit, Node
-from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.constant import Constant as ConstantOperator
+from strandline.snapshot.views.evaluate import DTYPES, literal
 from strandline.snapshot.views.join import Join as JoinOperator
 from strandline.snapshot.views.linear_aggregate import LinearAggregate as AggregateOperator
 from strandline.snapshot.views.map_operator import Map as MapOperator
@@ -14,10 +15,11 @@ from strandline.snapshot.views.operator import Operator
 from strandline.snapshot.views.sink import Sink as SinkOperator
 from strandline.snapshot.views.union import Union as UnionOperator
 from strandline.snapshot.views.upsert import Upsert as UpsertOperator
-from strandline.snapshot.views.zset import Schema
+from strandline.snapshot.views.zset import Schema, frame
 from strandline.statemachine.views.identity import digest
 from strandline.statemachine.views.plan import (
     Arrange,
+    Constant,
     Join,
     LinearAggregate,
     Map,
@@ -39,7 +41,11 @@ def circuit_of(program: Program, merging: Executor | None = None) -> Circuit:
         for name, plan in plans.items()
         if not isinstance(plan, Source)
     ]
-    return Circuit(sources, nodes, merging)
+    circuit = Circuit(sources, nodes, merging)
+    if any(isinstance(plan, Constant) for plan in plans.values()):
+        # What depends on no record is there at the cut before all records.
+        circuit.step({})
+    return circuit
 
 
 def schema(plan: Plan) -> Schema:
@@ -49,6 +55,8 @@ def schema(plan: Plan) -> Schema:
 
 def _operator(name: str, plan: Plan) -> Operator:
     match plan:
+        case Constant(values):
+            return ConstantOperator(name, frame([literal(value, 1) for value in values]))
         case Upsert(_, key):
             return UpsertOperator(name, schema(plan), key)
         case Map(_, condition, columns):

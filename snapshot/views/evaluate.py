@@ -38,14 +38,19 @@ def evaluate(expression: Expression, rows: pl.DataFrame) -> pl.Series:
     match expression:
         case Column(position, _):
             return rows.to_series(position)
-        case Literal(value, kind):
-            return pl.repeat(value, rows.height, dtype=_physical(kind), eager=True).cast(DTYPES[kind])
+        case Literal():
+            return literal(expression, rows.height)
         case Call(Function.CASE, arguments, kind):
             return _case(arguments, kind, rows)
         case Call(Function.AND | Function.OR as function, arguments, _):
             return _logic(function, ordered(function, arguments), rows)
         case Call(function, arguments, kind):
             return _FUNCTIONS[function]([evaluate(each, rows) for each in arguments], kind)
+
+
+def literal(value: Literal, times: int) -> pl.Series:
+    """Give a literal's value a number of times."""
+    return pl.repeat(value.value, times, dtype=_physical(value.type), eager=True).cast(DTYPES[value.type])
 
 
 def _physical(kind: Type) -> pl.DataType:

@@ -28,6 +28,7 @@ _MIX: Final = (
     (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)),
 )
 """The multipliers of MurmurHash3's and of SplitMix64's last step."""
+_TOP: Final = np.uint64(1 << 63)
 _LIMB: Final = np.uint64(0xFFFFFFFF)
 _BLOCK_WEIGHT: Final = 1 << 31
 """The sum of weights up to which a sum of 32-bit limbs stays within 63 bits."""
@@ -52,6 +53,20 @@ def row_hashes(rows: pl.DataFrame) -> RowHashes:
         first, second = _column(column)
         low, high = _mixed(low * _STEP[0] + first, 0), _mixed(high * _STEP[1] + second, 1)
     return RowHashes(low, high)
+
+
+def order_of(column: pl.Series) -> Hashes:
+    """Give numbers that are ordered as the values are: null lowest, then numbers, NaN highest.
+
+    A lower value never has a higher number. Texts have that of their first 8 bytes, and null that of the
+    lowest value, so values of one number are told apart by themselves.
+    """
+    if column.dtype in _STRINGS:
+        texts = [(value or b"")[:8].ljust(8, b"\0") for value in column.cast(pl.Binary).to_list()]
+        return np.frombuffer(b"".join(texts), dtype=">u8").astype(np.uint64)
+    bits = _bits(column)
+    bits = np.where(bits & _TOP, ~bits, bits | _TOP) if column.dtype == pl.Float64 else bits ^ _TOP
+    return np.where(column.is_null().to_numpy(), np.uint64(0), bits) if column.null_count() else bits
 
 
 def digest(hashes: RowHashes, weights: npt.NDArray[np.int64]) -> int:

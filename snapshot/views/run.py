@@ -1,8 +1,9 @@
 """Runs: immutable rows in the order of their keys' hashes, the unit that views keep their state in.
 
-A row has columns, some of which are its key, and numbers that add up when equal rows meet: its weight, and in
-aggregates the accumulators. Rows are ordered by the hash of the key, then by the hash of the row, and where
-even those are equal and the rows are not, by their values: the order is a function of the rows alone.
+A row has columns, some of which are its key, and numbers that add up when equal rows meet: its weight, and
+in aggregates the accumulators. Rows are ordered by the hash of the key, then by the hash of the row or,
+where the layout says so, by the value of a column, and where even those are equal and the rows are not, by
+hashes and values: the order is a function of the rows alone.
 """
 
 from __future__ import annotations
@@ -37,12 +38,15 @@ class Layout:
     """The columns of a run's rows, which of them are the key, and the numbers that add up.
 
     `wide` has the positions in `sums` of numbers that two columns hold: high part first (`exact.py`).
+    `order` is the column by which the rows of a key are ordered, which is then no column of the key; None:
+    by no value.
     """
 
     schema: Schema
     key: Positions
     sums: int = 1
     wide: Positions = ()
+    order: int | None = None
 
     @property
     def key_is_row(self) -> bool:
@@ -54,7 +58,8 @@ class Layout:
 class Run:
     """Rows without repetition, none with all sums zero. Its arrays cannot be written to.
 
-    `ties` are hashes of whole rows, None where the key is the whole row.
+    `ties` are hashes of whole rows or, in a layout with an order, `hashing.order_of` its column; None where
+    the key is the whole row.
     """
 
     layout: Layout
@@ -99,7 +104,14 @@ def run_of(layout: Layout, rows: pl.DataFrame, sums: tuple[Weights, ...]) -> Run
     if layout.key_is_row:
         hashes, ties = hashing.key_hash(rows), None
     else:
-        hashes, ties = hashing.key_hash(chosen(rows, layout.key)), hashing.row_hashes(rows).high
+        # A frame without columns has no rows.
+        none = not layout.key
+        hashes = np.zeros(rows.height, np.uint64) if none else hashing.key_hash(chosen(rows, layout.key))
+        ties = (
+            hashing.row_hashes(rows).high
+            if layout.order is None
+            else hashing.order_of(rows.to_series(layout.order))
+        )
     return _consolidated(layout, hashes, ties, rows, sums, np.argsort(hashes, kind="stable"))
 
 
@@ -131,7 +143,7 @@ def group(hashes: Hashes, rows: pl.DataFrame, order: Places) -> tuple[Places, np
 
     `order` has the rows by hash. Equal rows stay in that order.
     """
-    return _neighbours(hashes, None, rows, order)
+    return _neighbours(hashes, None, rows, order, ordered=False)
 
 
 def extents(probed: Run, hashes: Hashes) -> tuple[Places, Places]:
@@ -163,7 +175,7 @@ def _consolidated(
     sums: tuple[Weights, ...],
     order: Places,
 ) -> Run:
-    order, same = _neighbours(hashes, ties, rows, order)
+    order, same = _neighbours(hashes, ties, rows, order, ordered=layout.order is not None)
     if same.any():
         starts = np.flatnonzero(np.concatenate([[True], ~same]))
         sums = tuple(np.add.reduceat(each[order], starts) for each in sums)
@@ -181,22 +193,20 @@ def _consolidated(
 
 
 def _neighbours(
-    hashes: Hashes, ties: Hashes | None, rows: pl.DataFrame, order: Places
+    hashes: Hashes, ties: Hashes | None, rows: pl.DataFrame, order: Places, *, ordered: bool
 ) -> tuple[Places, npt.NDArray[np.bool_]]:
     if not len(order):
         return order, np.empty(0, np.bool_)
     by_hash = hashes[order]
     same = by_hash[1:] == by_hash[:-1]
-    if ties is not None and same.any():
-        tied = np.zeros(len(order), np.bool_)
-        tied[1:] |= same
-        tied[:-1] |= same
-        places = np.flatnonzero(tied)
-        among = order[places]
-        order = order.copy()
-        order[places] = among[np.lexsort((ties[among], hashes[among]))]
-        by_tie = ties[order]
-        same &= by_tie[1:] == by_tie[:-1]
+    if ties is not None:
+        order, same = _resorted(order, same, (ties, hashes))
+        if ordered and same.any():
+            # Rows that are equal in their order may differ in other columns, or behind the first 8 bytes.
+            finer = np.zeros(len(hashes), np.uint64)
+            among = order[_tied(same)]
+            finer[among] = hashing.row_hashes(gathered(rows, among)).high
+            order, same = _resorted(order, same, (finer, ties, hashes))
     at = np.flatnonzero(same)
     if len(at):
         equal = equal_rows(rows, order[at], rows, order[at + 1])
@@ -205,6 +215,25 @@ def _neighbours(
             equal = equal_rows(rows, order[at], rows, order[at + 1])
         same[at] = equal
     return order, same
+
+
+def _tied(same: npt.NDArray[np.bool_]) -> Places:
+    """The places that are equal to a neighbour."""
+    return np.flatnonzero(np.concatenate([same, [False]]) | np.concatenate([[False], same]))
+
+
+def _resorted(
+    order: Places, same: npt.NDArray[np.bool_], by: tuple[Hashes, ...]
+) -> tuple[Places, npt.NDArray[np.bool_]]:
+    """Sort neighbours that were equal so far by the first of some numbers, the others being as they are."""
+    if not same.any():
+        return order, same
+    places = _tied(same)
+    among = order[places]
+    order = order.copy()
+    order[places] = among[np.lexsort([each[among] for each in by])]
+    first = by[0][order]
+    return order, same & (first[1:] == first[:-1])
 
 
 def _untangled(rows: pl.DataFrame, order: Places, same: npt.NDArray[np.bool_], unequal: Places) -> Places:

@@ -43,6 +43,7 @@ def write_run(path: Path, run: Run, *, compressed: bool = False) -> None:
         "sums": run.layout.sums,
         "wide": run.layout.wide,
         "ties": len(ties),
+        "order": run.layout.order,
         "rows": len(run),
         "lowest": int(run.hashes[0]) if len(run) else 0,
         "highest": int(run.hashes[-1]) if len(run) else 0,
@@ -90,7 +91,10 @@ def _run(path: Path, about: dict[str, Any], arrays: list[pa.Array]) -> Run:
     ties = arrays[after_sums].to_numpy() if about["ties"] else None
     own = arrays[after_sums + about["ties"] :]
     rows = pl.DataFrame([pl.Series(f"c{number}", column) for number, column in enumerate(own)])
-    layout = Layout(tuple(rows.dtypes), tuple(about["key"]), about["sums"], tuple(about["wide"]))
+    # Files of builds that had no ordered runs do not say by what they are ordered.
+    layout = Layout(
+        tuple(rows.dtypes), tuple(about["key"]), about["sums"], tuple(about["wide"]), about.get("order")
+    )
     if not len(hashes) == about["rows"] == rows.height:
         raise RunDamaged(f"{path} has {len(hashes)} rows, not {about['rows']}")
     if about["hash"] != hashing.KIND:

@@ -23,7 +23,7 @@ from strandline.snapshot.views.operator import (
     restored,
 )
 from strandline.snapshot.views.run import HashRange, Layout, run_of
-from strandline.snapshot.views.zset import Positions, Schema, ZSet, chosen, filtered, gathered
+from strandline.snapshot.views.zset import Positions, Schema, ZSet, chosen, filtered, frame, gathered
 
 
 class Phase(enum.Enum):
@@ -59,7 +59,9 @@ class Sink(Operator):
     def __init__(self, name: str, schema: Schema, key: Positions) -> None:
         super().__init__(name, State())
         self._layout = Layout(schema, key)
-        self._keys = Layout(tuple(schema[position] for position in key), tuple(range(len(key))), 2)
+        # Without a key there is one row: all have the same place, and none is removed but for another.
+        kinds = tuple(schema[position] for position in key) or (pl.Boolean(),)
+        self._keys = Layout(kinds, tuple(range(len(kinds))), 2)
         self._phase = Phase.SILENT
 
     @property
@@ -96,12 +98,15 @@ class Sink(Operator):
 
     def _changes(self, delta: ZSet) -> Changes:
         keys = chosen(delta.rows, self._layout.key)
+        if not self._layout.key:
+            keys = frame([pl.repeat(False, len(delta), dtype=pl.Boolean, eager=True)])
         positive = np.maximum(delta.weights, 0)
         by_key = run_of(self._keys, keys, (positive, delta.weights - positive))
         if len(by_key) and int(by_key.sums[0].max()) > 1:
             raise ViewInvariant(f"{self.name} has two rows of one key")
         rows = filtered(delta, delta.weights > 0).rows
-        return Changes(rows, gathered(by_key.rows, np.flatnonzero(by_key.sums[0] == 0)))
+        removed = gathered(by_key.rows, np.flatnonzero(by_key.sums[0] == 0))
+        return Changes(rows, removed)
 
     def state(self) -> StateManifest:
         """Give the digest of the view."""

@@ -13,6 +13,7 @@ from typing import Final
 from strandline.statemachine.views.expressions import canonical_text
 from strandline.statemachine.views.plan import (
     Arrange,
+    Constant,
     Join,
     LinearAggregate,
     Map,
@@ -25,7 +26,7 @@ from strandline.statemachine.views.plan import (
 
 PLAN_VERSION: Final = 1
 SEMANTICS: Final[dict[type[Plan], int]] = {
-    Source: 1, Upsert: 1, Map: 1, Arrange: 1, Join: 1, LinearAggregate: 1, Union: 1, Sink: 1,
+    Source: 1, Constant: 1, Upsert: 1, Map: 1, Arrange: 1, Join: 1, LinearAggregate: 1, Union: 1, Sink: 1,
 }  # fmt: skip
 """By operator, the version of what it does: it grows when the same plan comes to keep another state."""
 
@@ -52,6 +53,8 @@ def parameters(plan: Plan) -> str:
     match plan:
         case Source(topic, mode, options, columns):
             return repr((topic, mode, options, tuple((name, kind.value) for name, kind in columns)))
+        case Constant(values):
+            return " ".join(map(canonical_text, values))
         case Map(_, condition, columns):
             shown = "" if condition is None else canonical_text(condition)
             return f"where {shown} select {' '.join(map(canonical_text, columns))}"
@@ -60,7 +63,10 @@ def parameters(plan: Plan) -> str:
         case Join(left, right):
             return f"{left.key} = {right.key}"
         case LinearAggregate(_, keys, aggregates):
-            shown = " ".join(f"{each.function.value}({each.column})" for each in aggregates)
+            shown = " ".join(
+                f"{each.function.value}({'distinct ' if each.distinct else ''}{each.column})"
+                for each in aggregates
+            )
             return f"by {keys}: {shown}"
         case Union():
             return ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from strandline.statemachine.views.aggregates import Aggregate
-from strandline.statemachine.views.expressions import Expression
+from strandline.statemachine.views.expressions import Expression, Literal
 from strandline.statemachine.views.types import Type
 
 Positions = tuple[int, ...]
@@ -32,6 +32,23 @@ class Source:
     def types(self) -> tuple[Type, ...]:
         """The types of the output's columns."""
         return tuple(kind for _, kind in self.columns)
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """The operators whose output this one takes: none."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Constant:
+    """One row that is there from the beginning, before any record."""
+
+    values: tuple[Literal, ...]
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return tuple(value.type for value in self.values)
 
     @property
     def inputs(self) -> tuple[Plan, ...]:
@@ -144,7 +161,7 @@ class Sink(_SameColumns):
     partitions: int
 
 
-Plan = Source | Upsert | Map | Arrange | Join | LinearAggregate | Union | Sink
+Plan = Source | Constant | Upsert | Map | Arrange | Join | LinearAggregate | Union | Sink
 
 
 def operators(plan: Plan) -> Iterator[Plan]:

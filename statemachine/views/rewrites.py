@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
-from strandline.statemachine.views.aggregates import Aggregate
 from strandline.statemachine.views.expressions import (
     Call,
     Column,
@@ -17,6 +17,7 @@ from strandline.statemachine.views.expressions import (
 )
 from strandline.statemachine.views.plan import (
     Arrange,
+    Constant,
     Join,
     LinearAggregate,
     Map,
@@ -85,6 +86,8 @@ def _pruned(plan: Plan, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan
     match plan:
         case Source():
             return _source(plan, needed)
+        case Constant(values):
+            return Constant(tuple(values[position] for position in needed)), _numbered(needed)
         case Upsert(source, key):
             below, moves = _source(source, _together(needed, key))
             return Upsert(below, _moved(key, moves)), moves
@@ -147,8 +150,7 @@ def _aggregate(plan: LinearAggregate, needed: Positions, fixed: frozenset[Plan])
     used = {each.column for each in aggregates if each.column is not None}
     made, moves = _pruned(plan.input, _together(plan.keys, tuple(used)), fixed)
     changed = tuple(
-        Aggregate(each.function, None if each.column is None else moves[each.column], each.of)
-        for each in aggregates
+        replace(each, column=None if each.column is None else moves[each.column]) for each in aggregates
     )
     own = {place: place for place in range(keys)}
     own |= {place + keys: keys + number for number, place in enumerate(kept)}

@@ -51,6 +51,13 @@ def expected(name: str, facts: list[Change], log: list[Change]) -> Counter[Row]:
             return Counter(dict.fromkeys(there, 1))
         case "aggregate":
             return Counter(aggregated(there))
+        case "values":
+            return Counter(valued(there))
+        case "constant":
+            numbers = Counter({circuits.CONSTANT[0]: 1})
+            for row, times in there.items():
+                numbers[row[0]] += times
+            return Counter([*numbers.items()])
         case "join":
             pairs: Counter[Row] = Counter()
             for table_row in last_of_log(log):
@@ -74,6 +81,28 @@ def aggregated(there: Counter[Row]) -> list[Row]:
             sum(wholes) / len(wholes) if wholes else None,
             plain(exact_sum(doubles)) if doubles else None,
             plain(exact_average(doubles)) if doubles else None,
+        ))  # fmt: skip
+    return result
+
+
+def valued(there: Counter[Row]) -> list[Row]:
+    groups: dict[Any, list[Row]] = defaultdict(list)
+    for row, times in there.items():
+        groups[row[0]] += [row] * times
+    result = []
+    for number, rows in groups.items():
+        texts = [row[1] for row in rows if row[1] is not None]
+        doubles = [math.nan if row[2] == "NaN" else row[2] for row in rows if row[2] is not None]
+        # NaN is above all other numbers.
+        lowest, highest = (
+            plain(ends(doubles, key=lambda one: (math.isnan(one), one))) if doubles else None
+            for ends in (min, max)
+        )
+        distinct = {plain(one): one for one in doubles}.values()
+        result.append((
+            number, min(texts) if texts else None, max(texts) if texts else None, lowest, highest,
+            len({*texts}), plain(exact_sum([*distinct])) if doubles else None,
+            plain(exact_sum(doubles)) if doubles else None,
         ))  # fmt: skip
     return result
 

@@ -9,19 +9,20 @@ import polars as pl
 
 from strandline.snapshot.views.arrange import Arrange
 from strandline.snapshot.views.circuit import Circuit, Node
+from strandline.snapshot.views.constant import Constant
 from strandline.snapshot.views.join import Join
 from strandline.snapshot.views.linear_aggregate import LinearAggregate
 from strandline.snapshot.views.map_operator import Map
 from strandline.snapshot.views.sink import Changes, Phase, Sink
 from strandline.snapshot.views.union import Union
 from strandline.snapshot.views.upsert import Upsert
-from strandline.snapshot.views.zset import Positions, Schema, ZSet
+from strandline.snapshot.views.zset import Positions, Schema, ZSet, zset
 from strandline.statemachine.views.aggregates import Aggregate, AggregateFunction
 from strandline.statemachine.views.expressions import Call, Column, Function, Literal
 from strandline.statemachine.views.types import Type
 from tests.snapshot.views.deltas import FACTS, Row, plain
 
-COUNT, SUM, AVG = AggregateFunction
+COUNT, SUM, AVG, MIN, MAX = AggregateFunction
 TEXT: Final = pl.String()
 WHOLE: Final = pl.Int64()
 DOUBLE: Final = pl.Float64()
@@ -34,7 +35,18 @@ AGGREGATES: Final = (
     Aggregate(AVG, 2, Type.DOUBLE),
 )
 AGGREGATED: Final[Schema] = (TEXT, WHOLE, WHOLE, WHOLE, DOUBLE, DOUBLE, DOUBLE)
+VALUES: Final = (
+    Aggregate(MIN, 1, Type.STRING),
+    Aggregate(MAX, 1, Type.STRING),
+    Aggregate(MIN, 2, Type.DOUBLE),
+    Aggregate(MAX, 2, Type.DOUBLE),
+    Aggregate(COUNT, 1, Type.STRING, distinct=True),
+    Aggregate(SUM, 2, Type.DOUBLE, distinct=True),
+    Aggregate(SUM, 2, Type.DOUBLE),
+)
+VALUED: Final[Schema] = (WHOLE, TEXT, TEXT, DOUBLE, DOUBLE, WHOLE, DOUBLE, DOUBLE)
 POSITIVE: Final = Call(Function.LESS, (Literal(0, Type.BIGINT), Column(0, Type.BIGINT)), Type.BOOLEAN)
+CONSTANT: Final[Row] = (3, "one", 0.5)
 SWAPPED: Final = (Column(1, Type.STRING), Column(0, Type.BIGINT), Column(2, Type.DOUBLE))
 
 
@@ -58,6 +70,25 @@ def aggregate() -> Circuit:
     nodes = [
         Node(LinearAggregate("groups", FACTS, (1,), AGGREGATES), ("facts",)),
         Node(Sink("out", AGGREGATED, (0,)), ("groups",)),
+    ]
+    return Circuit({"facts": FACTS}, nodes)
+
+
+def values() -> Circuit:
+    nodes = [
+        Node(LinearAggregate("groups", FACTS, (0,), VALUES), ("facts",)),
+        Node(Sink("out", VALUED, (0,)), ("groups",)),
+    ]
+    return Circuit({"facts": FACTS}, nodes)
+
+
+def constant() -> Circuit:
+    """A row of its own, with the facts."""
+    nodes = [
+        Node(Constant("one", zset(FACTS, [CONSTANT]).rows), ()),
+        Node(Union("rows"), ("one", "facts")),
+        Node(LinearAggregate("counts", FACTS, (0,), (Aggregate(COUNT),)), ("rows",)),
+        Node(Sink("out", (WHOLE, WHOLE), (0,)), ("counts",)),
     ]
     return Circuit({"facts": FACTS}, nodes)
 
@@ -96,7 +127,7 @@ def mapped() -> Circuit:
 
 
 REGISTRY: Final[dict[str, Callable[[], Circuit]]] = {
-    each.__name__: each for each in (arrange, upsert, aggregate, distinct, join, mapped)
+    each.__name__: each for each in (arrange, upsert, aggregate, values, constant, distinct, join, mapped)
 }
 """Circuits in which each class of operators has a place."""
 

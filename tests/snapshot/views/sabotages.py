@@ -11,7 +11,9 @@ from unittest import mock
 import numpy as np
 import polars as pl
 
-from strandline.snapshot.views import accumulators, exact, join, run, spine
+from strandline.snapshot.views import accumulators, exact, hashing, join, leading, run, spine, zset
+from strandline.snapshot.views.constant import Constant
+from strandline.snapshot.views.group_values import GroupValues
 from strandline.snapshot.views.linear_aggregate import LinearAggregate
 from strandline.snapshot.views.operator import EMPTY, StateManifest, manifest
 from strandline.snapshot.views.run import Run
@@ -88,6 +90,25 @@ def _units(number: float) -> int:
     return whole * (1 << (-exact.LOWEST_BIN * exact.BIN_BITS)) // parts
 
 
+_KNOWN: Final = leading._known
+
+
+def _known_at_once(*args: Any, **options: Any) -> Any:
+    """What the first look at each run shows is taken for all there is."""
+    found = _KNOWN(*args, **options)
+    return found._replace(complete=np.ones(len(found.complete), np.bool_))
+
+
+def _hashed(column: pl.Series) -> hashing.Hashes:
+    return hashing.row_hashes(zset.frame([column])).high
+
+
+def _every_value(owner: GroupValues, before: Spine, change: Run) -> accumulators.Stream:
+    """Each row's value counts, as often as it is there."""
+    *keys, values = change.rows.get_columns()
+    return accumulators.Stream(zset.frame(keys), {~owner.column: values}, change.sums[0], rows=False)
+
+
 SABOTAGES: Final = (
     Sabotage(
         "state-forgets-a-value",
@@ -123,5 +144,35 @@ SABOTAGES: Final = (
         lambda: mock.patch.object(LinearAggregate, "_totals", _float_totals),
         check_cuts,
         "aggregate",
+    ),
+    Sabotage(
+        "first-look-is-all",
+        "MIN and MAX: rows behind the first ones of each run are looked at when those cancel out",
+        lambda: mock.patch.multiple(leading, _known=_known_at_once, FIRST_LOOK=0),
+        check_cuts,
+        "values",
+    ),
+    Sabotage(
+        "every-value-counts",
+        "DISTINCT: a value counts when it appears, not each time that it comes",
+        lambda: mock.patch.object(GroupValues, "appeared", _every_value),
+        check_cuts,
+        "values",
+    ),
+    Sabotage(
+        "order-is-a-hash",
+        "MIN and MAX: the rows of a group are kept in the order of their values",
+        lambda: mock.patch.multiple(
+            hashing, order_of=lambda column: hashing.row_hashes(zset.frame([column])).high
+        ),
+        check_cuts,
+        "values",
+    ),
+    Sabotage(
+        "constant-again",
+        "a constant's row is there once, also after a restart",
+        lambda: mock.patch.object(Constant, "load"),
+        check_fork,
+        "constant",
     ),
 )

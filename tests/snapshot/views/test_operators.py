@@ -75,6 +75,8 @@ def test_a_rule_that_is_taken_out_is_found(sabotage: Sabotage) -> None:
 @given(histories(), logs())
 def test_whatever_is_retracted_leaves_nothing(name: str, facts: list[Change], log: list[Change]) -> None:
     circuit = REGISTRY[name]()
+    if name == "constant":
+        return  # whatever its records are, its row is there
     back = [(row, -weight) for row, weight in facts]
     gone = [((row[0], None, None), -1) for row, _ in log]
     topic = played(circuit, inputs(circuit, [of(facts), of(back)], [of(log), of(gone)]))
@@ -88,7 +90,7 @@ def test_every_class_of_operators_is_in_the_registry() -> None:
     assert there == set(Operator.__subclasses__())
 
 
-@pytest.mark.parametrize("name", ["arrange", "upsert", "aggregate", "distinct"])
+@pytest.mark.parametrize("name", ["arrange", "upsert", "aggregate", "values", "distinct"])
 @FEW
 @given(histories(), logs())
 def test_pieces_of_a_batch_make_the_state(name: str, facts: list[Change], log: list[Change]) -> None:

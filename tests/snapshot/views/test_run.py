@@ -21,7 +21,7 @@ from tests.snapshot.views.deltas import CUTS, FACTS, FEW, Change, counted, histo
 
 BY_NUMBER = Layout(FACTS, (0,))
 BY_ROW = Layout(FACTS, (0, 1, 2))
-LAYOUTS = st.sampled_from([BY_NUMBER, Layout(FACTS, (0, 1)), BY_ROW])
+LAYOUTS = st.sampled_from([BY_NUMBER, Layout(FACTS, (0, 1)), BY_ROW, Layout(FACTS, (0,), order=1)])
 
 
 def run(layout: Layout, changes: list[Change]) -> Run:

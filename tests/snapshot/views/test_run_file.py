@@ -16,7 +16,7 @@ from strandline.snapshot.views.run import HashRange, Layout, Run, run_of
 from strandline.snapshot.views.run_file import read_run, write_run
 from tests.snapshot.views.deltas import FACTS, FEW, Change, histories, of
 
-LAYOUTS = st.sampled_from([Layout(FACTS, (0,)), Layout(FACTS, (0, 1, 2))])
+LAYOUTS = st.sampled_from([Layout(FACTS, (0,)), Layout(FACTS, (0, 1, 2)), Layout(FACTS, (0,), order=2)])
 SAME_FOLDER = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMBERS = itertools.count()
 
