@@ -37,9 +37,11 @@ class CleaningRound:
         measures: CompactionMeasures,
         limits: RoundLimits,
         newest_ms: int | None,
+        now_ms: int,
         pace: Pace,
     ) -> None:
-        """`number` is another one for each round; `newest_ms` as in MapJob. The log is open and in step."""
+        """`number` is another one for each round; `newest_ms` as in MapJob, `now_ms` as in FilterJob. The log
+        is open and in step."""
         assert replica_log.log is not None, "a round is for a log"
         self.replica_log = replica_log
         self.ended = False
@@ -62,6 +64,7 @@ class CleaningRound:
         self._measures = measures
         self._limits = limits
         self._newest_ms = newest_ms
+        self._now_ms = now_ms
         self._pace = pace
         manifest = self._log.manifest
         self._clean_end = manifest.clean_end
@@ -147,6 +150,7 @@ class CleaningRound:
             bound,
             *self._ripe,
             self._limits.block_bytes,
+            self._now_ms,
             self._pace.job_rests,
         )
         made = await self._compactor.filter(job)

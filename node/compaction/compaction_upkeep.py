@@ -284,6 +284,7 @@ class CompactionUpkeep:
             self.measures,
             limits,
             newest_cleanable(one.configs, now_ms),
+            now_ms,
             self._pace,
         )
 

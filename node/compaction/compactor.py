@@ -96,6 +96,8 @@ class FilterJob(NamedTuple):
     ripe_tombstones: int
     ripe_markers: int
     block_bytes: int
+    now_ms: int
+    """Unix milliseconds, as the round began."""
     rests: float
     """As in MapJob."""
 

@@ -191,6 +191,7 @@ class _Filtering:
         self._clean = self._writer(0, self._base_offset, self._cut)
         self._rest = self._writer(1, job.bound, self._end_offset) if job.bound < self._end_offset else None
         self._read = self._records = self._rest_records = self._removed = 0
+        self._rest_since = job.now_ms
         self._tombstone = self._marker = NONE
 
     def _writer(self, which: int, base_offset: int, end_offset: int) -> LevelOneWriter:
@@ -211,7 +212,7 @@ class _Filtering:
         row = (self._records, self._tombstone, self._marker, oldest)
         made = [self._made(self._clean, 0, self._base_offset, self._cut, row)]
         if self._rest is not None:
-            row = (self._rest_records, NONE, NONE, job.segments[-1].ingested_at)
+            row = (self._rest_records, NONE, NONE, self._rest_since)
             made.append(self._made(self._rest, 1, self._cut, self._end_offset, row))
         return Filtered(tuple(made), self._read, sum(one.size for one in made), self._removed)
 
@@ -225,10 +226,15 @@ class _Filtering:
         for block in blocks[below:]:
             data, spans = opened.batches(block)
             self._read += len(data)
-            self._clean_up(self._rest_of(data, block.position, spans))
+            self._clean_up(self._rest_of(data, block.position, spans, opened.segment.ingested_at))
 
-    def _rest_of(self, data: bytes, start: int, spans: Sequence[StoredSpan]) -> bytes:
-        """Copy the batches from the bound on; the bytes of those below it."""
+    def _rest_of(self, data: bytes, start: int, spans: Sequence[StoredSpan], ingested_at: int) -> bytes:
+        """Copy the batches from the bound on; the bytes of those below it.
+
+        They have waited since their own time: by `ingested_at`, which is of the segment's oldest record, the
+        log's last batch would be overdue for good in a log that gets a little at a time. A batch without a
+        time has only that.
+        """
         below = 0
         view = memoryview(data)
         for one in spans:
@@ -240,6 +246,8 @@ class _Filtering:
             batch = view[at : at + one.length]
             self._rest.add(batch, one.base_offset, one.end_offset, one.leader_epoch, one.max_timestamp)
             self._rest_records += int.from_bytes(batch[57:61], "big")
+            since = one.max_timestamp if one.max_timestamp >= 0 else ingested_at
+            self._rest_since = min(self._rest_since, since)
         return data[:below]
 
     def _clean_up(self, data: bytes) -> None:

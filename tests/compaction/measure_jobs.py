@@ -24,6 +24,7 @@ from strandline.node.raft.disk import RealDisk
 from strandline.node.runtime.allocator import keep_freed_memory
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.level_one_writer import LevelOneWriter
+from tests.compaction.logs import TIME
 from tests.compaction.measure import MAP_BYTES, made
 
 ROUNDS = 7
@@ -68,7 +69,9 @@ def measure(folder: str, value_bytes: int, distinct: int, codec: Compression) ->
         assert isinstance(mapped, Mapped), mapped
         numbers = (log.next_number(), log.next_number())
         bound = end if mapped.bound is None else mapped.bound
-        filtered = cleaning.filter(FilterJob(place, number, segments, numbers, bound, 0, 0, BLOCK_BYTES, 0.0))
+        filtered = cleaning.filter(
+            FilterJob(place, number, segments, numbers, bound, 0, 0, BLOCK_BYTES, TIME, 0.0)
+        )
         assert isinstance(filtered, Filtered), filtered
         rates.append(filtered.read_bytes / 1e6 / (time.process_time() - began))
         for one in filtered.segments:

@@ -16,7 +16,7 @@ from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.segment_cleaning import SegmentCleaning
 from strandline.node.raft.disk import RealDisk
 from tests.compaction import measure_jobs
-from tests.compaction.logs import Plan, log_of
+from tests.compaction.logs import TIME, Plan, log_of
 from tests.compaction.measure_jobs import WHOSE
 
 
@@ -121,7 +121,7 @@ def test_mapping_and_filtering_rest_after_each_chunk(
     played.rests.clear()
     numbers = (log.next_number(), log.next_number())
     with breath.job(rests):
-        filtered = cleaning.filter(FilterJob(place, 1, [made], numbers, 29, 0, 0, 400, rests))
+        filtered = cleaning.filter(FilterJob(place, 1, [made], numbers, 29, 0, 0, 400, TIME, rests))
     assert isinstance(filtered, Filtered), filtered
     assert filtered.removed_records == 25
     assert played.rests == [pytest.approx(0.001 * rests)] * (chunks if rests else 0)

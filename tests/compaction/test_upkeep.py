@@ -166,6 +166,29 @@ def test_what_is_too_young_is_not_cleaned_until_it_is_old_enough() -> None:
         check(log)
 
 
+def test_the_end_of_a_log_that_gets_little_at_a_time_is_overdue_by_its_own_time() -> None:
+    """The last batch is never cleaned, and is written again with what comes: each had a round of its own."""
+    hour = 3_600_000
+    config = replace(CONFIG, segment_bytes=64 * KIB, ingest_bytes=64 * KIB)
+    with compaction_node(config) as node:
+        configs = {**EAGER, "min.cleanable.dirty.ratio": "1.0", "max.compaction.lag.ms": f"{hour}"}
+        replica = node.add(configs=configs)
+        fill(replica, 40)
+        for tenths in range(1, 61):
+            node.now_ms = TIME + tenths * hour // 10
+            replica.put(Plan(((b"key %d" % (tenths % 5), b"v", tenths * hour // 10),)))
+            replica.lift()
+            node.settle()
+        assert node.upkeep.measures.rounds == 6, "once an hour"
+        # A time that is to come yet lets it wait no longer than one that is not known: from the round on.
+        replica.put(Plan(((b"key 1", b"later", 1_000 * hour),)))
+        replica.lift()
+        node.now_ms += hour
+        node.settle()
+        [rest] = [one for one in manifest_of(node.log(replica)).segments if one.end_offset == 101]
+        assert (rest.base_offset, rest.ingested_at) == (100, node.now_ms)
+
+
 def test_what_was_too_young_is_cleaned_when_the_topic_says_so() -> None:
     with compaction_node() as node:
         replica = node.add(configs={**EAGER, "min.compaction.lag.ms": "86400000"})

@@ -54,7 +54,7 @@ from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, messa
 from strandline.node.worker.worker_link import WorkerLimits
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
-from tests.compaction.logs import Plan, bytes_of, read
+from tests.compaction.logs import TIME, Plan, bytes_of, read
 from tests.level_one.workers import gone, run, stands_back
 
 TOPIC = bytes(range(16))
@@ -173,7 +173,7 @@ def test_a_log_is_made_by_a_process_that_may_die(tmp_path: Path) -> None:
             os.kill(first, signal.SIGKILL)
             await gone(first)
             numbers = (log.next_number(), log.next_number())
-            job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, 0.0)
+            job_2 = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, TIME, 0.0)
             failed = [await worker.filter(job_2) for _ in range(2)][-1]
             assert failed == JobFailed(Why.LOST, BEGAN_ANEW)
             later = MapJob(place, 1, made.segment, False, True, None, 1 << 40, 1 << 16, 30, 0.0)
@@ -296,7 +296,7 @@ def test_rounds_have_another_process_while_a_job_waits_for_the_store(tmp_path: P
             waits = asyncio.create_task(worker.ingest(job._replace(number=log.next_number())))
             await asyncio.sleep(0)
             numbers = (log.next_number(), log.next_number())
-            rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, 0.0)
+            rest = FilterJob(place, 1, [made.segment], numbers, 29, 0, 0, 400, TIME, 0.0)
             assert await worker.filter(rest) == JobFailed(Why.BUSY, BEHIND_STORE)
             assert await worker.map(first._replace(round=2)) == Mapped(4, 29)
             filtered = await worker.filter(rest._replace(round=2))
