@@ -76,7 +76,7 @@ class LogFilling:
         if failed.why is Why.DAMAGED:
             owner.damaged(failed.reason)
             return
-        if failed.why is Why.GONE and owner.problems.overtaken(Work.FILL, failed.reason):
+        if failed.why is Why.GONE and owner.problems.overtaken(Work.FILL):
             # Level one was merged or published meanwhile; the next plan is by the state of then.
             return
         if failed.why in (Why.DISK, Why.LOST):

@@ -42,6 +42,8 @@ class LogProblems:
         self._name = name
         self._loop = loop
         self._backoffs = {work: RetryBackoff(FIRST_RETRY_SECONDS) for work in Work}
+        self._overtaken: set[Work] = set()
+        """Work of which the last attempt was overtaken, which says nothing is wrong."""
 
     @property
     def first(self) -> str | None:
@@ -51,7 +53,7 @@ class LogProblems:
 
     @property
     def lasting(self) -> bool:
-        """Whether one has lasted, or needs an operator: an object that was merged away is no failure."""
+        """Whether one has lasted, or needs an operator."""
         return self.stuck is not None or any(
             backoff.failures >= LASTING_FAILURES for backoff in self._backoffs.values()
         )
@@ -70,25 +72,25 @@ class LogProblems:
         if before is None or _NUMBERS.sub("", before) != _NUMBERS.sub("", reason):
             log.warning("compaction of %s waits: %s", self._name, reason)
 
-    def overtaken(self, work: Work, reason: str) -> bool:
+    def overtaken(self, work: Work) -> bool:
         """Note that a plan was overtaken by the state, so the next one is tried at once.
 
-        False if the last attempt failed as well: then it is a failure like any other.
+        False if the last attempt failed as well, or was overtaken: then it is a failure like any other.
         """
-        backoff = self._backoffs[work]
-        if backoff.error is not None:
+        if work in self._overtaken or self._backoffs[work].error is not None:
             return False
-        backoff.failed(self._loop.time(), reason, 0.0)
+        self._overtaken.add(work)
         return True
 
     def worked(self, work: Work) -> None:
         """An attempt worked."""
         self._backoffs[work].over()
+        self._overtaken.discard(work)
 
     def over(self) -> None:
         """The log is a new one."""
-        for backoff in self._backoffs.values():
-            backoff.over()
+        for work in Work:
+            self.worked(work)
 
     def note_stuck(self, problem: str | None) -> None:
         """Note how a round that came to its end did so; a problem is logged when it is a new one."""

@@ -409,12 +409,28 @@ def test_an_object_that_is_gone_when_it_is_read_is_planned_anew() -> None:
 
         with patch.object(compactor, "ingest", merged):
             node.step()
-            node.step()
-        assert node.upkeep.measures.failed == 1
+            assert node.upkeep.measures.failed == 1
+            assert node.log(replica).problems.first is None, "the next plan is by the state of then"
         node.settle()
         assert ends_of(node.log(replica)) == Ends(19, 20)
         check(node.log(replica))
-        assert node.log(replica).problems.first is None
+
+
+def test_an_object_that_stays_gone_is_told() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.step()
+        there = dict(node.bucket.objects)
+        node.bucket.objects.clear()
+        node.step()
+        log = node.log(replica)
+        assert log.problems.first is None
+        node.step()
+        assert "there is no such object" in str(log.problems.first)
+        node.bucket.objects |= there
+        node.settle()
+        assert (ends_of(log), log.problems.first) == (Ends(19, 20), None)
 
 
 def test_the_start_moves_through_a_log_and_past_its_end() -> None:
