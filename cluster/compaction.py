@@ -17,7 +17,7 @@ from strandline.cluster.output import plural
 
 HELD: Final = ("tombstones_held", "markers_held")
 SILENT_SECONDS: Final = 10.0
-"""Replicas report to a new leader within a second or two."""
+"""Replicas report to a new leader within a second or two, and most transactions end sooner."""
 MAX_PROBLEMS: Final = 20
 """Failing local logs that are told one by one."""
 _TOLD: Final = {"node", "logs", "resets", "entries", "clock_trusted", "failing_count", "failing"}
@@ -50,8 +50,10 @@ class CompactedPartition:
         leader, for ever."""
         if self.leader is None:
             return float("inf")
-        held = [self.leader[what] for what in HELD]
-        return max((one["seconds"] for one in held if one is not None and self.is_due(one)), default=0.0)
+        held = [one for what in HELD if (one := self.leader[what]) is not None and self.is_due(one)]
+        if self.lasting_transaction is not None:
+            held.append(self.lasting_transaction)
+        return max((one["seconds"] for one in held), default=0.0)
 
     def is_due(self, held: dict[str, Any]) -> bool:
         """Whether one of these copies has something to do.
@@ -62,6 +64,29 @@ class CompactedPartition:
             if node in self.silent or self.due.get(node, True) or self.locals[node]["problem"]:
                 return True
         return bool(held["level_one"]) and self._publishes()
+
+    @property
+    def lasting_transaction(self) -> dict[str, Any] | None:
+        """The open transaction behind which nothing is decided, if it has been open for long."""
+        found: dict[str, Any] | None = None if self.leader is None else self.leader.get("open_transaction")
+        return None if found is None or found["seconds"] <= SILENT_SECONDS else found
+
+    def causes(self, what: str) -> list[str]:
+        """In words, what keeps copies that have nothing to do from going on with `what`; the first counts.
+
+        A hold keeps records, and no markers.
+        """
+        found = []
+        if (opened := self.lasting_transaction) is not None:
+            found.append(
+                f"transaction of producer {opened['producer_id']}, open at {opened['first_offset']:,},"
+                f" {span(opened['seconds'])}"
+            )
+        end = None if self.leads is None else self.locals[self.leads]["log_end"]
+        lowest = min(self.state["holds"], key=lambda one: one["offset"], default=None)
+        if what == "tombstones" and lowest is not None and end is not None and lowest["offset"] < end:
+            found.append(f"reader {lowest['reader']} at {lowest['offset']:,}")
+        return found
 
     @property
     def silent(self) -> set[int]:
@@ -113,11 +138,14 @@ def _rank(row: dict[str, Any]) -> tuple[int, int, int]:
 def held_by(one: CompactedPartition, what: str) -> str:
     """In words, the copies that hold back the removal of `what`, tombstones or markers, and for how long.
 
-    Of replicas that have not reported it says so, and of copies that have nothing to do now.
+    Of replicas that have not reported it says so. Where no copy has anything to do now, it is what keeps all
+    of them from going on.
     """
     leader = one.leader
     held = None if leader is None else leader[f"{what}_held"]
-    if leader is None or held is None:
+    if (held is None or not one.is_due(held)) and (causes := one.causes(what)):
+        return "; ".join(causes)
+    if held is None:
         return "-"
     names = ["level one"] if held["level_one"] else []
     names += [f"node {node}{' (no report)' if node in one.silent else ''}" for node in held["nodes"]]
@@ -139,11 +167,17 @@ def span(seconds: float) -> str:
 def resets(found: Iterable[CompactedPartition]) -> list[str]:
     """The last reset of each local log that was reset since its node's start, one line each."""
     return [
-        f"node {node}: the local log of {one.topic}-{one.number} was reset: {local['reset_for']}"
+        f"node {node}: the local log of {one.topic}-{one.number} was reset{_ago(local)}: {local['reset_for']}"
         for one in found
         for node, local in sorted(one.locals.items())
         if local["reset_for"] is not None
     ]
+
+
+def _ago(local: dict[str, Any]) -> str:
+    """Nodes of an earlier release do not tell it, as they do not tell of transactions and lifting."""
+    seconds = local.get("reset_seconds")
+    return "" if seconds is None else f" {span(seconds)} ago"
 
 
 def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]) -> list[str]:
@@ -169,6 +203,8 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
         silent.update({node for each in held for node in each["nodes"]} & one.silent)
         if one.leader["error"] is not None:
             failing.append(f"{name}: the last entry of its leader: {one.leader['error']}")
+        if (lifting := one.leader.get("lifting_error")) is not None:
+            failing.append(f"{name}: records do not come into level one: {lifting}")
         if one.leader["publication_error"] is not None:
             failing.append(f"{name}: level one is not published: {one.leader['publication_error']}")
     for node, count in sorted(silent.items()):

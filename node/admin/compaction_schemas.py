@@ -60,6 +60,7 @@ COMPACTED_PARTITION: Final = record(
             "Number of times that it was rebuilt since the process started, as it was damaged or behind.",
         ),
         reset_for=maybe("string", "Why it was the last time, or is going to be; null: it was not."),
+        reset_seconds=maybe("number", "For how long that is known."),
         problem=maybe("string", "What keeps it from being opened, filled or cleaned."),
     ),
     due=value(
@@ -95,7 +96,14 @@ COMPACTED_PARTITION: Final = record(
         ),
         tombstones_held=_held("tombstones"),
         markers_held=_held("markers"),
+        open_transaction=maybe_record(
+            "The earliest open transaction: from its first offset on nothing is filled; null: none.",
+            producer_id=INTEGER,
+            first_offset=INTEGER,
+            seconds=value("number", "For how long this leader has seen it."),
+        ),
         error=maybe("string", "Why the last entry had no effect that is known."),
+        lifting_error=maybe("string", "Why records do not come into level one, from which logs are filled."),
         publication_error=maybe("string", "Why the last publication of level one failed."),
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from strandline.node.compaction.removal_leader import Copies, RemovalLeader, Replica
+from strandline.node.compaction.removal_leader import Copies, RemovalLeader, Replica, SeenOpen
 from strandline.node.compaction.removal_minimum import LEVEL_ONE
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.controller.client import ControllerClient
@@ -37,6 +37,8 @@ class LocalLogStatus:
     """Since this process started, as the log was damaged or behind; not that there was none."""
     reset_for: str | None
     """Cause of the last of them, or of the one that is due."""
+    reset_seconds: float | None
+    """The time since that was found; null: it was not."""
     problem: str | None
     """Cause why the log is not opened, filled or cleaned; null: nothing is wrong."""
 
@@ -64,6 +66,16 @@ class HeldStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenStatus:
+    """The earliest open transaction of a partition: behind its first offset nothing is filled or cleaned."""
+
+    producer_id: int
+    first_offset: int
+    seconds: float
+    """Since this leader first saw it as the earliest."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderStatus:
     """A partition's removal as its leader knows it."""
 
@@ -72,8 +84,11 @@ class LeaderStatus:
     tombstones_held: HeldStatus | None
     """Null: all copies are equally clean."""
     markers_held: HeldStatus | None
+    open_transaction: OpenStatus | None
     error: str | None
     """Of the last entry, if it had no effect that is known."""
+    lifting_error: str | None
+    """Of the last lifting into level one, if it failed: local logs are filled from there."""
     publication_error: str | None
     """Of the last publication, if it failed: level one then holds back what the leader has cleaned."""
 
@@ -145,6 +160,19 @@ class LogsSource(Protocol):
         """Whether a log is to be filled or cleaned."""
 
 
+class LiftingSource(Protocol):
+    """Lifts records into level one."""
+
+    def error(self, group: int, /) -> str | None: ...
+
+
+class LevelOneSource(Protocol):
+    """The upkeep of level one."""
+
+    @property
+    def reconciler(self) -> LiftingSource: ...
+
+
 class StatusContext(Protocol):
     """A node, as the status of compaction needs it; the broker satisfies it as it is."""
 
@@ -152,6 +180,8 @@ class StatusContext(Protocol):
     controller: ControllerClient
     removal: RemovalLeader
 
+    @property
+    def level_one(self) -> LevelOneSource: ...
     @property
     def compaction(self) -> LogsSource: ...
     @property
@@ -181,7 +211,7 @@ class CompactionStatus:
             replica.group.id,
             replica.topic,
             replica.number,
-            local_status(log),
+            local_status(log, self._context.loop.time()),
             self._context.compaction.due(replica.group.id),
             removals.mtro,
             removals.mxro,
@@ -209,13 +239,15 @@ class CompactionStatus:
             tuple(_copies(copies)),
             _held(led.tombstones_held, now),
             _held(led.markers_held, now),
+            _open(led.open_transaction, now),
             led.error,
+            self._context.level_one.reconciler.error(replica.group.id),
             self._context.compaction.publisher.error(replica.group.id),
         )
 
 
-def local_status(log: ReplicaLog) -> LocalLogStatus:
-    """The status of one local log."""
+def local_status(log: ReplicaLog, now: float) -> LocalLogStatus:
+    """The status of one local log; `now` in seconds of the loop's clock."""
     ends, manifest = log.ends(log.replica.machine), None if log.log is None else log.log.manifest
     return LocalLogStatus(
         None if manifest is None else manifest.start_offset,
@@ -227,6 +259,7 @@ def local_status(log: ReplicaLog) -> LocalLogStatus:
         0 if manifest is None else sum(one.size for one in manifest.segments),
         log.resets,
         log.reset_for,
+        None if log.reset_at is None else round(now - log.reset_at, 3),
         log.problems.first,
     )
 
@@ -244,3 +277,9 @@ def _held(since: Mapping[int, float], now: float) -> HeldStatus | None:
         return None
     nodes = tuple(copy for copy in since if copy != LEVEL_ONE)
     return HeldStatus(nodes, LEVEL_ONE in since, round(now - min(since.values()), 3))
+
+
+def _open(seen: SeenOpen | None, now: float) -> OpenStatus | None:
+    if seen is None:
+        return None
+    return OpenStatus(seen.producer_id, seen.first_offset, round(now - seen.since, 3))

@@ -23,6 +23,7 @@ from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, DELETE_RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import AdvanceRemoval, RemovalAdvanced
+from strandline.statemachine.partition.producers import Producers
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,15 @@ class RemovalContext(Protocol):
         """The time in ms since 1970; None while the nodes do not agree on it."""
 
 
+class SeenOpen(NamedTuple):
+    """The earliest open transaction of a partition: nothing behind its first offset is decided."""
+
+    producer_id: int
+    first_offset: int
+    since: float
+    """When this leader first saw it as the earliest, in seconds of the loop's clock."""
+
+
 class Copies(NamedTuple):
     """All copies of a partition as its leader knows them, in one turn of the loop."""
 
@@ -110,12 +120,18 @@ class Led:
     tombstones_held: dict[int, float] = field(default_factory=dict)
     """The copies that hold tombstones back, LEVEL_ONE among them, and since when this leader has seen it."""
     markers_held: dict[int, float] = field(default_factory=dict)
+    open_transaction: SeenOpen | None = None
     error: str | None = None
     """Of the last entry, if it had no effect that is known."""
 
-    def note(self, held: HeldBy, now: float) -> None:
+    def note(self, held: HeldBy, producers: Producers, now: float) -> None:
         self.tombstones_held = {copy: self.tombstones_held.get(copy, now) for copy in held.tombstones}
         self.markers_held = {copy: self.markers_held.get(copy, now) for copy in held.markers}
+        producer_id, first = producers.first_open_producer, producers.first_open_offset
+        if producer_id is None or first is None:
+            self.open_transaction = None
+        elif self.open_transaction is None or self.open_transaction[:2] != (producer_id, first):
+            self.open_transaction = SeenOpen(producer_id, first, now)
 
 
 class RemovalLeader:
@@ -202,7 +218,7 @@ class RemovalLeader:
 
     def _is_due(self, replica: Replica, led: Led, retention: int) -> bool:
         copies, now = self.copies(replica), self._context.loop.time()
-        led.note(copies.held_by, now)
+        led.note(copies.held_by, replica.machine.producers, now)
         agreed_ms = self._agreed_ms()
         if agreed_ms is None or replica.group.id in self._under_way:
             return False

@@ -56,6 +56,8 @@ class ReplicaLog:
         """Times that the log was rebuilt because it was damaged or behind; not that there was none."""
         self.reset_for: str | None = None
         """The cause of the last of them, or of the one that is due, in words; None before any."""
+        self.reset_at: float | None = None
+        """When that cause was found, in seconds of the loop's clock."""
         self.identity = LogIdentity(context.config.cluster.id, replica.topic_id, replica.number)
         self.folder = log_folder(context.config.node.data, replica.topic_id, replica.number)
         self._context = context
@@ -199,7 +201,7 @@ class ReplicaLog:
         if self._due is None:
             self._due = why
             if why is not Reset.NEW:
-                self.reset_for = reason
+                self.reset_for, self.reset_at = reason, self._context.loop.time()
                 log.error("the local log of %s is rebuilt: %s", self, reason)
 
     async def _open(self) -> None:

@@ -100,6 +100,11 @@ class Reconciler:
         """State of a replica since its first look."""
         return self._progress.get(replica.group.id)
 
+    def error(self, group: int) -> str | None:
+        """Error of a partition's last lifting, if it failed."""
+        progress = self._progress.get(group)
+        return None if progress is None else progress.backoff.error
+
     async def run(self) -> None:
         """Look every second, and work, for as long as the node lives."""
         loop = self._context.loop

@@ -61,6 +61,11 @@ class Producers:
         self.first_open_offset: int | None = None
         """First offset of the earliest open transaction; None when none is open. Every fetch looks at it."""
 
+    @property
+    def first_open_producer(self) -> int | None:
+        """The producer of the earliest open transaction; None when none is open."""
+        return next(iter(self._open), None)
+
     def __len__(self) -> int:
         return len(self._producers)
 

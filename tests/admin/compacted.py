@@ -31,6 +31,7 @@ def local_log(replica: FakePartition, *, opened: bool = True, problem: str | Non
         log=SimpleNamespace(manifest=manifest) if opened else None,
         resets=2,
         reset_for="a file has 3 bytes in place of 4",
+        reset_at=None,
         problems=SimpleNamespace(first=problem, lasting=problem is not None),
     )
 

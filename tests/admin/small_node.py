@@ -325,6 +325,13 @@ class FakeUpkeep:
     def status(self) -> UpkeepStatus:
         return UpkeepStatus(self.partitions, 0, True)
 
+    @property
+    def reconciler(self) -> FakeUpkeep:
+        return self
+
+    def error(self, group: int) -> str | None:
+        return next((one.errors[0] for one in self.partitions if one.group == group and one.errors), None)
+
 
 @dataclass
 class FakeBuilder:

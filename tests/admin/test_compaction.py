@@ -8,6 +8,7 @@ from typing import Any
 
 from strandline.node.admin.compaction import FAILING
 from strandline.node.compaction.compaction_measures import Reset
+from strandline.node.compaction.removal_leader import SeenOpen
 from strandline.statemachine.partition.holds import Hold
 from strandline.statemachine.partition.removal import Removal
 from tests.admin.answers import check, refused, samples, schema_of
@@ -44,7 +45,8 @@ async def test_a_leader_tells_all_copies_and_who_holds_back_what(tmp_path: Path)
         (row,) = await pages(client, 100)
         assert row["local"] == {
             "start_offset": 10, "clean_end": 10, "log_end": 60, "mcco": 40, "mxfo": 60, "segments": 1,
-            "bytes": 500, "resets": 2, "reset_for": "a file has 3 bytes in place of 4", "problem": None,
+            "bytes": 500, "resets": 2, "reset_for": "a file has 3 bytes in place of 4", "reset_seconds": None,
+            "problem": None,
         }  # fmt: skip
         assert row["due"] is False
         assert (row["mtro"], row["mxro"], row["ripe_tombstones"], row["ripe_markers"]) == (20, 25, 15, 0)
@@ -59,12 +61,16 @@ async def test_a_leader_tells_all_copies_and_who_holds_back_what(tmp_path: Path)
             ([3], False, 60), ([3], True, 90)
         ]  # fmt: skip
         assert (row["leader"]["error"], row["leader"]["publication_error"]) == (None, None)
+        assert (row["leader"]["open_transaction"], row["leader"]["lifting_error"]) == (None, None)
 
         led = node.removal.leading[replica.group.id]
         led.tombstones_held, led.markers_held = {}, {}
+        led.open_transaction = SeenOpen(4_000, 17, node.loop.time() - 30)
         node.compaction.publication_error = "no space"
         (row,) = await pages(client, 100)
         assert row["leader"]["publication_error"] == "no space"
+        opened = row["leader"]["open_transaction"]
+        assert (opened["producer_id"], opened["first_offset"], round(opened["seconds"])) == (4_000, 17, 30)
         assert (row["leader"]["tombstones_held"], row["leader"]["markers_held"]) == (None, None)
         replica.leader_epoch = 9
         (row,) = await pages(client, 100)

@@ -28,7 +28,7 @@ def status(node: int, *, clock: bool = True) -> dict[str, Any]:
 def local(mcco: int | None, problem: str | None = None) -> dict[str, Any]:
     return {
         "start_offset": 0, "clean_end": mcco, "log_end": mcco, "mcco": mcco, "mxfo": mcco, "segments": 1,
-        "bytes": 12_345, "resets": 0, "reset_for": None, "problem": problem,
+        "bytes": 12_345, "resets": 0, "reset_for": None, "reset_seconds": None, "problem": problem,
     }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def leader(
     copies += [{"node": node, "voter": True, "mcco": each, "mxfo": each} for node, each in enumerate(mcco, 1)]
     return {
         "term": term, "copies": copies, "tombstones_held": tombstones, "markers_held": None, "error": None,
-        "publication_error": None,
+        "open_transaction": None, "lifting_error": None, "publication_error": None,
     }  # fmt: skip
 
 
@@ -127,8 +127,70 @@ def test_copies_that_have_nothing_to_do_hold_nothing_back_in_vain(
     assert done.status == 0
 
 
+@pytest.mark.parametrize(
+    ("copies", "seconds", "offset", "tombstones", "markers"),
+    [
+        (None, 75.0, None, *["transaction of producer 4000, open at 1,000, 1 min 15 s"] * 2),
+        (held(2), 75.0, None, *["transaction of producer 4000, open at 1,000, 1 min 15 s"] * 2),
+        (held(3), 75.0, None, "node 3 (no report), 7 s", "node 3 (no report), 7 s"),
+        (None, 2.0, None, "-", "-"),
+        (None, None, 49, "reader table at 49", "-"),
+        (None, None, 50, "-", "-"),
+        (held(2), None, 49, "reader table at 49", "node 2, not due"),
+    ],
+)
+def test_what_keeps_all_copies_from_going_on_is_named(
+    nodes: Nodes,
+    copies: dict[str, Any] | None,
+    seconds: float | None,
+    offset: int | None,
+    tombstones: str,
+    markers: str,
+) -> None:
+    """They are equally far then, or have nothing to do: no copy is behind."""
+    view = {**leader(copies), "markers_held": copies}
+    if seconds is not None:
+        view["open_transaction"] = {"producer_id": 4_000, "first_offset": 1_000, "seconds": seconds}
+    first = row(0, view, due=False)
+    if offset is not None:
+        first["holds"] = [
+            {"reader": name, "offset": at, "until_ms": 5} for name, at in (("late", 90), ("table", offset))
+        ]
+    nodes.add(first)
+    nodes.add(row(0, None, log=local(40), due=False))
+    lines = nodes.run().out.splitlines()
+    assert re.split(r" {2,}", lines[1].strip())[-2:] == [tombstones, markers]
+
+
+def test_what_an_open_transaction_holds_back_comes_first(nodes: Nodes) -> None:
+    view = {**leader(None), "open_transaction": {"producer_id": 1, "first_offset": 2, "seconds": 75.0}}
+    nodes.add(row(0, leader(held(2, seconds=74.0))), row(1, view), row(2, leader(None)))
+    assert [line.split()[0] for line in nodes.run().out.splitlines()[1:4]] == [
+        "users-1",
+        "users-0",
+        "users-2",
+    ]
+
+
+def test_nodes_of_an_earlier_release_are_understood(nodes: Nodes) -> None:
+    view = leader(held(2))
+    del view["open_transaction"], view["lifting_error"]
+    log = {**local(50), "resets": 1, "reset_for": "a file is cut"}
+    del log["reset_seconds"]
+    nodes.add(row(0, view, log=log))
+    done = nodes.run("users")
+    assert done.status == 0, done.err
+    assert "node 1: the local log of users-0 was reset: a file is cut" in done.out
+
+
 def test_a_topic_is_shown_with_every_copy(nodes: Nodes) -> None:
-    nodes.add(row(0, leader(held(2)), log={**local(50), "resets": 1, "reset_for": "a file is cut"}))
+    nodes.add(
+        row(
+            0,
+            leader(held(2)),
+            log={**local(50), "resets": 1, "reset_for": "a file is cut", "reset_seconds": 62.5},
+        )
+    )
     nodes.add(row(0, None, log=local(40, "the local log cannot be changed: No space left on device")))
     done = nodes.run("users")
     assert done.status == 1
@@ -136,7 +198,7 @@ def test_a_topic_is_shown_with_every_copy(nodes: Nodes) -> None:
     assert ["users-0", "level", "one", "-", "-", "30", "35", "-", "-"] in lines
     assert ["users-0", "node", "2", "40", "40", "40", "40", "12,345", "0"] in lines
     assert ["users-0", "node", "1", "50", "50", "50", "50", "12,345", "1"] in lines
-    assert "node 1: the local log of users-0 was reset: a file is cut" in done.out
+    assert "node 1: the local log of users-0 was reset 1 min 2 s ago: a file is cut" in done.out
     assert ["users-0", "node", "3", *["-"] * 6] in lines, "it did not report, and its node did not answer"
     assert "node 2: local log of users-0: the local log cannot be changed: No space left" in done.out
 
@@ -200,15 +262,17 @@ def test_problems_are_bounded_and_an_entry_that_fails_is_one() -> None:
     rows = [row(number, leader(None), log=local(None, "no space")) for number in range(MAX_PROBLEMS + 5)]
     view = leader(None)
     view["error"] = "the log did not answer within 10 s"
+    view["lifting_error"] = "an object is damaged"
     view["publication_error"] = "no space"
     answer = NodeAnswers("a", status=status(1), partitions=[*rows, row(99, view)])
     told = problems([answer], partitions([answer]))
     assert len(told) == MAX_PROBLEMS + 1
-    assert told[-1] == "and 7 more like these"
+    assert told[-1] == "and 8 more like these"
     answer.partitions = answer.partitions[-1:]
     told = problems([answer], partitions([answer]))
     assert told == [
         "users-99: the last entry of its leader: the log did not answer within 10 s",
+        "users-99: records do not come into level one: an object is damaged",
         "users-99: level one is not published: no space",
     ]
 

@@ -12,6 +12,7 @@ from strandline.node.compaction.reports import TELL, Reports
 from strandline.node.controller.leaders import Leader
 from strandline.node.raft.configuration import Configuration
 from strandline.node.rpc import CallFailed
+from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.removal import Removals
 from tests.gc.parts import drive
 
@@ -71,6 +72,7 @@ class State:
 
     def __init__(self, removals: Removals) -> None:
         self.removals = removals
+        self.producers = Producers()
 
 
 class Replica:

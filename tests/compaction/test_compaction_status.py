@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from strandline.node.compaction.compaction_status import local_status
+from strandline.node.compaction.compaction_status import LocalLogStatus
+from strandline.node.compaction.compaction_status import local_status as status_at
 from strandline.node.compaction.removal_minimum import Ends
+from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.statemachine.controller.settings import Configs
 from tests.compaction.filling import fill
 from tests.compaction.upkeep_harness import EAGER, check, compaction_node
 
 LAZY: Configs = {**EAGER, "min.compaction.lag.ms": str(10**12)}
 """Of a topic that is filled and not cleaned yet."""
+
+
+def local_status(log: ReplicaLog) -> LocalLogStatus:
+    return status_at(log, 0.0)
 
 
 def test_a_full_disk_is_told_and_keeps_the_log_where_it_is() -> None:
@@ -21,6 +27,7 @@ def test_a_full_disk_is_told_and_keeps_the_log_where_it_is() -> None:
         told = local_status(log)
         assert (told.clean_end, told.log_end, told.mcco, told.mxfo, told.problem) == (19, 20, 19, 20, None)
         assert (told.resets, told.reset_for) == (0, None), "that there was no log is no reset"
+        assert told.reset_seconds is None
         assert told.segments > 0
         assert told.bytes > 0
         node.disk.fill(0)
@@ -78,6 +85,7 @@ def test_a_damaged_file_is_told_and_the_replica_reports_nothing_until_there_is_a
         told = local_status(log)
         assert (told.mcco, told.mxfo) == (None, None)
         assert "bad checksum" in (told.reset_for or "")
+        assert status_at(log, node.loop.time() + 60).reset_seconds == 60
         node.step(1.0)
         told = local_status(log)
         assert (told.clean_end, told.log_end, told.segments) == (None, None, 0)

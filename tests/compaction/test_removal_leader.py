@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from strandline.node.compaction.distribution import DELAY_SECONDS
-from strandline.node.compaction.removal_leader import ADVANCE_SECONDS, AT_ONCE
+from strandline.node.compaction.removal_leader import ADVANCE_SECONDS, AT_ONCE, SeenOpen
 from strandline.node.compaction.removal_minimum import LEVEL_ONE, Ends
 from strandline.node.controller.leaders import Leader
 from strandline.node.raft.configuration import Configuration
@@ -300,6 +301,32 @@ def test_it_is_known_which_copies_hold_back_what_and_since_when() -> None:
         site.run(2)
         assert set(led.tombstones_held) == {LEVEL_ONE, 2}
         assert led.tombstones_held[LEVEL_ONE] >= since + 60, "it held nothing back meanwhile"
+
+
+def test_it_is_known_which_transaction_is_the_earliest_open_one_and_since_when() -> None:
+    with World(1) as world:
+        site = Site(world)
+
+        def seen() -> SeenOpen | None:
+            site.run(2)
+            led = site.node.leader.led(1)
+            assert led is not None
+            return led.open_transaction
+
+        assert seen() is None
+        producers = site.replica.machine.producers = SimpleNamespace()
+        producers.first_open_producer, producers.first_open_offset = 4_000, 17
+        first = seen()
+        assert first is not None
+        assert first[:2] == (4_000, 17)
+        site.run(60)
+        assert seen() == first
+        producers.first_open_offset = 18  # the producer's next one
+        second = seen()
+        assert second is not None
+        assert second.since >= first.since + 60
+        producers.first_open_producer = producers.first_open_offset = None
+        assert seen() is None
 
 
 def test_of_very_many_that_are_due_a_bounded_number_is_under_way_and_all_have_their_turn() -> None:

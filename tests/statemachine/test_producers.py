@@ -221,10 +221,12 @@ def test_the_earliest_open_transaction_counts_whoever_ends_first(partition: Part
     for producer in (1, 2, 3):
         partition.write(0, producer=producer, transaction=1)
     assert partition.producers.first_open_offset == 0
+    assert partition.producers.first_open_producer == 1
     partition.end(1, producer=2)
     assert partition.producers.first_open_offset == 0
     partition.end(1, producer=1)
     assert partition.producers.first_open_offset == 2
+    assert partition.producers.first_open_producer == 3
 
 
 def test_a_batch_of_a_transaction_that_ended_is_refused(partition: Partition) -> None:
