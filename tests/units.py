@@ -11,6 +11,8 @@ SET_UP: Final = "set-up "
 """Before the name of a fixture, in pytest's report of the test that was the first to need it."""
 _FOLDERS: Final = ("tests/clients/", "tests/ecosystem/", "tests/spark/")
 """Folders whose fixtures are shared by several files."""
+_ALONE: Final = ("tests/spark/test_spark_cluster.py",)
+"""Files in such a folder that share nothing with it: units of their own."""
 _SHARED_OUT: Final = (
     "test_carrying.py",
     "test_sabotages.py",
@@ -31,6 +33,8 @@ def unit_of(nodeid: str) -> str:
     if is_shared_out(nodeid):
         return nodeid
     path = nodeid.partition("::")[0]
+    if path in _ALONE:
+        return path
     return next((folder for folder in _FOLDERS if path.startswith(folder)), path)
 
 

@@ -69,7 +69,7 @@ def _run(
     from strandline.snapshot.spark.audits.collecting import Grace
     from strandline.snapshot.spark.audits.report import write_report
     from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-    from strandline.snapshot.spark.session import NoJava, session
+    from strandline.snapshot.spark.session import NoSpark, session
 
     try:
         check_input(url, options, name)
@@ -82,7 +82,7 @@ def _run(
         raise CommandFailed(
             str(error), "take one with `strandline checkpoint`, or correct --storage", MISUSED
         ) from None
-    except NoJava as error:
+    except NoSpark as error:
         raise CommandFailed(error.cause, error.cure, MISUSED) from None
     if html is not None:
         try:

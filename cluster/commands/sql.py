@@ -117,7 +117,7 @@ def _answer(
 
     from strandline.snapshot.object_frame import BadObject
     from strandline.snapshot.spark.options import SourceError
-    from strandline.snapshot.spark.session import NoJava, session
+    from strandline.snapshot.spark.session import NoSpark, session
     from strandline.snapshot.spark.topic_views import TopicViews, check_storage
     from strandline.snapshot.storage import StorageError
 
@@ -138,7 +138,7 @@ def _answer(
                 return _names(frame), plain, len(rows) > most
             finally:
                 spark.stop()
-        except NoJava as error:
+        except NoSpark as error:
             raise CommandFailed(error.cause, error.cure, MISUSED) from None
         except (SourceError, StorageError, BadObject) as error:
             raise said(error) from None

@@ -1,4 +1,4 @@
-"""A Spark session that works at the first try on one machine, and says in one line why it cannot.
+"""A Spark session that works at the first try on one machine or a cluster, or says in one line why it cannot.
 
 Spark's own defaults pick another Python for its workers, open a web page's port, look up the machine's name
 and write screens of warnings; without Java it dies in a stack trace. A session's start costs seconds: take
@@ -10,37 +10,56 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
+
+from strandline.snapshot.spark.shipping import ship
 
 OLDEST_JAVA = 17
 _VERSION = re.compile(r'version "(\d+)')
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     # A shuffle's default of 200 tasks is meant for a cluster; adaptive execution only joins them later.
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+MASTER_SECONDS = 5.0
+"""Longest wait for a standalone master to take a connection; Spark itself asks for a minute."""
+EXECUTOR_SECONDS = 60.0
+"""Longest wait for a standalone cluster's first executor; Spark itself waits for ever."""
+_STANDALONE = "spark://"
+_CHECK_MASTER = "check its address, and that its workers have cores and memory left"
+_NONE_YET = 1
+"""Entries in Spark's list of executors while there are none: the driver's own."""
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 _SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-class NoJava(Exception):
-    """Spark needs Java and there is none, or one that is too old; `str()` is one line: `cause`, `cure`."""
+class NoSpark(Exception):
+    """Spark gives no session; `str()` is one line: `cause`, `cure`."""
 
     def __init__(self, cause: str, cure: str) -> None:
         super().__init__(f"{cause}: {cure}")
         self.cause = cause
         self.cure = cure
+
+
+class NoJava(NoSpark):
+    """Spark needs Java and there is none, or one that is too old."""
+
+
+class NoMaster(NoSpark):
+    """The master cannot be reached, or it takes no application."""
 
 
 def session(
@@ -50,28 +69,81 @@ def session(
     *,
     short_jobs: bool = False,
 ) -> SparkSession:
-    """Start a session, or return the one that runs. `configs` are Spark's own; they win over ours.
+    """Start a session, or return the one that runs, with `configs`, which are Spark's own and win over ours.
+
+    A `master` other than `local` gets this package for its executors (`ship`), and Spark's own choice of
+    their Python: `PYSPARK_PYTHON`, else the `python3` of each. The driver of a standalone cluster
+    (`spark://host:port`) listens at the address by which it reaches its master.
 
     `short_jobs`: Java compiles quickly rather than well, and a query is planned once, not again after each of
     its stages, of which the audits have hundreds. Each of the two halves the processor that jobs of seconds
     take, as those do; scans of gigabytes in Spark's own operators would take more.
 
-    Raises NoJava before Spark is started.
+    Raises NoJava before Spark is started, and NoMaster.
     """
+    local = master.startswith("local")
+    driver = "127.0.0.1" if local else _address_towards(master)
     check_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if driver is not None:
+        os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
     java = f"-Dlog4j2.configurationFile={_LOGGING} {_SHORT_JOBS if short_jobs else ''}".strip()
     ours = {**_DEFAULTS, "spark.driver.extraJavaOptions": java}
+    if driver is not None:
+        ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = driver
     if short_jobs:
         ours["spark.sql.adaptive.enabled"] = "false"
+        ours["spark.executor.extraJavaOptions"] = _SHORT_JOBS
+    if SparkSession.getActiveSession() is not None:
+        ours = {}  # what it was started with is its owner's
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        spark = builder.getOrCreate()
+        spark.sparkContext.setLogLevel("ERROR")
+        if not local:
+            _await_executor(spark, master)
+            ship(spark)
+    except Py4JError as error:
+        if local:
+            raise
+        reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
+        raise NoMaster(f"{master} gave no session ({reason})", _CHECK_MASTER) from error
     return spark
+
+
+def _address_towards(master: str) -> str | None:
+    """This machine's address on the way to a standalone master; None for masters whose drivers Spark places.
+
+    Raises NoMaster when none of its addresses (`spark://host:port,host:port`) takes a connection.
+    """
+    if not master.startswith(_STANDALONE):
+        return None
+    failed = ""
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=MASTER_SECONDS) as reached:
+                return str(reached.getsockname()[0])
+        except (OSError, ValueError) as error:
+            failed = str(error)
+    raise NoMaster(f"{master} cannot be reached ({failed})", _CHECK_MASTER)
+
+
+def _await_executor(spark: SparkSession, master: str) -> None:
+    """Return when a standalone cluster has started an executor; raises NoMaster."""
+    asked = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "true"
+    if asked or not master.startswith(_STANDALONE):
+        return
+    deadline = time.monotonic() + EXECUTOR_SECONDS
+    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() <= _NONE_YET:
+        if time.monotonic() > deadline:
+            spark.stop()
+            raise NoMaster(f"{master} started no executor in {EXECUTOR_SECONDS:g} s", _CHECK_MASTER)
+        time.sleep(0.1)
 
 
 def check_java() -> None:

@@ -87,14 +87,21 @@ class RealCluster:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, nodes: int = 3, settings: Sequence[str] = ()) -> Iterator[RealCluster]:
-    """A cluster in `folder` on free ports while the block lasts; if it fails, its logs on stderr."""
+def running_cluster(
+    folder: Path, nodes: int = 3, settings: Sequence[str] = (), storage: str | None = None
+) -> Iterator[RealCluster]:
+    """A cluster in `folder` on free ports while the block lasts; if it fails, its logs on stderr.
+
+    `storage` is a bucket's URL; None is a folder below `folder`.
+    """
     gc.collect()  # clients that earlier tests dropped in a cycle write to stderr until they are freed
     local = ForkedCluster(folder)
     cluster = RealCluster(local)
     try:
         try:
-            local.up(nodes, choose_ports=free_ports, settings=settings, timeout=START_SECONDS)
+            local.up(
+                nodes, choose_ports=free_ports, storage=storage, settings=settings, timeout=START_SECONDS
+            )
             yield cluster
         except BaseException:
             if Description.load(local.folder) is not None:

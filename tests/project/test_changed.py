@@ -140,6 +140,7 @@ def test_of_long_tests_that_share_nothing_the_shortest_are_run() -> None:
 
 def test_folders_that_share_fixtures_are_one_unit() -> None:
     assert unit_of("tests/spark/test_source.py::test_x[a::b]") == "tests/spark/"
+    assert unit_of("tests/spark/test_spark_cluster.py::test_x") == "tests/spark/test_spark_cluster.py"
     assert unit_of("tests/admin/test_api.py::test_x[tests/spark/]") == "tests/admin/test_api.py"
 
 

@@ -17,7 +17,7 @@ from strandline.snapshot.spark.audits.collecting import GRACE_MS, Grace
 from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-from strandline.snapshot.spark.session import NoJava, session
+from strandline.snapshot.spark.session import NoSpark, session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if running is None:
                 spark.stop()
         write_report(run, json=chosen.json, html=chosen.html)
-    except (NothingToAudit, NoJava, ExtraMissing, OSError) as error:
+    except (NothingToAudit, NoSpark, ExtraMissing, OSError) as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
     for line in lines(run):
