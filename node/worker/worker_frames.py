@@ -10,6 +10,8 @@ import msgpack
 
 LENGTH: Final = struct.Struct("<I")
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
+MISUNDERSTOOD: Final = 3
+"""Exit code of a worker that got what makes no sense to it: the node is of another build."""
 
 
 class BadFrame(Exception):

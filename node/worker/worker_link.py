@@ -19,7 +19,14 @@ from typing import Any, Final, cast
 
 from strandline import node
 from strandline.node.objectstore.opening import StorePlace
-from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
+from strandline.node.worker.worker_frames import (
+    LENGTH,
+    MISUNDERSTOOD,
+    BadFrame,
+    framed,
+    length_of,
+    message_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +242,11 @@ async def _answer(said: asyncio.StreamReader) -> list[Any]:
 
 def _how(code: int | None) -> str:
     """An exit code as the end of a process; the kernel takes workers first when memory runs out."""
+    if code == MISUNDERSTOOD:
+        return (
+            "it is of another build than this node, as after an upgrade that was brought while the node ran:"
+            " restart the node"
+        )
     if code is None or code >= 0:
         return f"it ended with code {code}"
     known = {one.value: one.name for one in signal.Signals}

@@ -27,7 +27,14 @@ from strandline.node.objectstore.store import NotDone, ObjectStore
 from strandline.node.raft.disk import HALF, RealDisk
 from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
-from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
+from strandline.node.worker.worker_frames import (
+    LENGTH,
+    MISUNDERSTOOD,
+    BadFrame,
+    framed,
+    length_of,
+    message_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +184,7 @@ class _Worker(asyncio.Protocol):
                 del self._received[:end]
                 self._take(message)
         except (BadFrame, LookupError, TypeError, ValueError) as error:
-            _end(3, f"the node sent what makes no sense: {type(error).__name__}: {error}")
+            _end(MISUNDERSTOOD, f"the node sent what makes no sense: {type(error).__name__}: {error}")
 
     def connection_lost(self, error: Exception | None) -> NoReturn:
         """The node is gone, or wants this process to go."""

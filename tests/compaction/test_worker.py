@@ -96,7 +96,7 @@ filters = st.builds(
     numbers,
     st.lists(segments, max_size=4),
     st.tuples(numbers, numbers),
-    *[numbers] * 4,
+    *[numbers] * 5,
     rests,
 )
 shares = st.builds(ShareJob, st.integers(0, 3 * BATCHES_BYTES).map(bytes), st.integers(0, 64))
@@ -225,6 +225,42 @@ class Fails(CompactorJobs):
 
 serve(Fails, 0)
 """
+
+
+EARLIER = """
+from strandline.node.compaction.worker import CompactorJobs
+from strandline.node.worker.worker_process import serve
+
+class Earlier(CompactorJobs):
+    def take(self, message):
+        return super().take([*message, "a field that this build does not know"])
+
+serve(Earlier, 0)
+"""
+
+
+def test_a_worker_of_another_build_is_told_as_such_with_the_cure(tmp_path: Path) -> None:
+    """A worker starts with its first job after a while, so with what an upgrade has brought by then."""
+
+    async def scenario() -> None:
+        (tmp_path / "objects" / PARTIAL).mkdir(parents=True)
+        worker = WorkerCompactor(
+            StorePlace(str(tmp_path / "objects"), {}, "worker"),
+            loop=asyncio.get_running_loop(),
+            limits=WorkerLimits(job_seconds=20.0),
+            program=(sys.executable, "-P", "-c", EARLIER),
+        )
+        try:
+            place = LogPlace(WHOSE, str(tmp_path), "1-1")
+            told = await worker.ingest(IngestJob(place, 1, None, 0, True, 30, [], b"", 9, 1 << 20, 400))
+            assert isinstance(told, JobFailed)
+            assert told.why is Why.LOST
+            assert "it is of another build than this node" in told.reason
+            assert told.reason.endswith(": restart the node")
+        finally:
+            await worker.close()
+
+    run(scenario())
 
 
 def test_a_job_that_fails_in_a_way_that_was_not_foreseen_does_not_keep_the_node_waiting(
