@@ -20,6 +20,7 @@ from strandline.node.checkpoints.document_rows import DocumentRows
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.compaction.compactor import JobFailed, Shared, ShareJob
 from strandline.node.compaction.local_log import View
+from strandline.node.compaction.segment_files import LocalLogDamaged
 from strandline.snapshot.local_document import LocalDocument
 from strandline.snapshot.names import local_name
 from strandline.snapshot.object_frame import BadObject
@@ -177,7 +178,7 @@ class LocalDocuments:
                 began = self._loop.time()
                 try:
                     data = await off(self._executor, segment.read, block)
-                except BadObject as error:
+                except (BadObject, LocalLogDamaged) as error:
                     # The log may have been reset since: then it has no such file.
                     present = taken.replica_log.readable()
                     if present is not None and segment in present.segments:

@@ -32,6 +32,7 @@ from strandline.node.compaction.segment_files import (
     OpenSegment,
     discard,
     file_name,
+    given_back,
     made_name,
     number_of,
     open_segment,
@@ -244,8 +245,11 @@ def open_log(disk: Disk, folder: str, identity: LogIdentity, maker: str = "made"
         raise LocalLogDamaged(f"{folder} has no manifest")
     # A process that was killed may leave names that are seen and not durable; what is seen is relied on.
     disk.sync_dir(folder)
+    path = os.path.join(folder, MANIFEST)
+    with given_back(path):
+        data = disk.read(path)
     try:
-        manifest = parsed(disk.read(os.path.join(folder, MANIFEST)), identity)
+        manifest = parsed(data, identity)
     except ManifestDamaged as error:
         raise LocalLogDamaged(f"the manifest in {folder}: {error}") from error
     opened: list[OpenSegment] = []

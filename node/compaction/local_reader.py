@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.local_log import View
-from strandline.node.compaction.segment_files import OpenSegment
+from strandline.node.compaction.segment_files import LocalLogDamaged, OpenSegment
 from strandline.node.level_one.stored_run import StoredRun
 from strandline.snapshot.level_one_format import Block, StoredSpan
 from strandline.snapshot.object_frame import BadObject
@@ -111,7 +111,7 @@ class LocalReader:
                 found += runs
                 offset = runs[-1].end_offset
                 room -= sum(len(run.data) for run in runs)
-        except (BadObject, OSError) as error:
+        except (BadObject, LocalLogDamaged, OSError) as error:
             self._measures.bad_reads += 1
             log.error("a file of a local log cannot be read, and the log is rebuilt: %s", error)
             served = self._log_of(group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from strandline.node.compaction.manifest import LogIdentity, Segment
@@ -38,11 +38,29 @@ RESERVE_PART: Final = 20
 MOST_RESERVE: Final = 1 << 30
 """Bytes: the write-ahead log's 16 files of 64 MiB."""
 
+_LOST: Final = {errno.EIO, errno.EBADMSG, errno.EUCLEAN}
+"""Of a read: a bad sector, or the file system's own checksum does not fit."""
+
 _BRING_BACK: Final = "see whether the disk of node.data is mounted; the node goes on by itself"
 
 
 class LocalLogDamaged(Exception):
     """The log is missing or not what was written: it has to be reset. Says what is wrong."""
+
+
+@contextlib.contextmanager
+def given_back(path: str) -> Iterator[None]:
+    """Raise LocalLogDamaged where a disk does not give back the bytes that it took.
+
+    They are lost, as after damage, while the disk may be well elsewhere: the log is made again there. To wait
+    for them would hold removal back for good.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
+        raise LocalLogDamaged(f"{path} cannot be read: {error.strerror}") from error
 
 
 def disk_reason(error: OSError, folder: str) -> str:
@@ -143,15 +161,18 @@ class OpenSegment:
         self._views = 0
 
     def read(self, block: Block) -> bytes:
-        """The batches of one block; raises BadObject where the file is damaged, and OSError."""
-        data = self._file.pread(block.length, block.position)
+        """The batches of one block; raises BadObject or LocalLogDamaged where the file is damaged, and
+        OSError."""
+        with given_back(self._path):
+            data = self._file.pread(block.length, block.position)
         verify_block(self._path, block, data)
         return data
 
     def read_run(self, blocks: Sequence[Block]) -> bytes:
         """The batches of blocks that lie one after the other, read at once; raises as `read`."""
         start = blocks[0].position
-        data = self._file.pread(blocks[-1].end - start, start)
+        with given_back(self._path):
+            data = self._file.pread(blocks[-1].end - start, start)
         view = memoryview(data)
         for block in blocks:
             verify_block(self._path, block, view[block.position - start : block.end - start])
@@ -183,9 +204,11 @@ def open_segment(disk: Disk, folder: str, identity: LogIdentity, segment: Segmen
         size = file.size()
         if size != segment.size:
             raise LocalLogDamaged(f"{path} has {size} bytes in place of {segment.size}")
-        tail = file.pread(TAIL.size, max(size - TAIL.size, 0))
-        length = footer_bytes(name, tail, size)
-        footer = parse_footer(name, file.pread(length, size - length), size)
+        with given_back(path):
+            tail = file.pread(TAIL.size, max(size - TAIL.size, 0))
+            length = footer_bytes(name, tail, size)
+            index = file.pread(length, size - length)
+        footer = parse_footer(name, index, size)
     except BadObject as error:
         file.close()
         raise LocalLogDamaged(f"{path}: {error.reason}") from error

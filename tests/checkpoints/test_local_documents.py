@@ -12,6 +12,7 @@ from strandline.node.checkpoints import local_documents
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.compaction.local_log import View
 from strandline.node.compaction.manifest import LogIdentity, Manifest
+from strandline.node.compaction.segment_files import LocalLogDamaged
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.snapshot.local_document import decode_local, key_hash
 from strandline.snapshot.local_rows import rows_of
@@ -144,21 +145,23 @@ def test_a_damaged_block_resets_the_log_and_a_failing_disk_or_an_unreadable_batc
 ) -> None:
     bad = scene.add(5, [BATCHES[0], BadObject("1.seg", 0, 9, "the block's checksum does not match")])
     wrong = scene.add(6, [b"no batch"])
-    failing = scene.add(8, [OSError("input/output error")])
+    lost = scene.add(7, [LocalLogDamaged("2.seg cannot be read: Input/output error")])
+    failing = scene.add(8, [OSError("the file system is away")])
     good = scene.add(9)
-    for group in (5, 6, 8, 9):
+    for group in (5, 6, 7, 8, 9):
         scene.documents.take(group, 30)
     assert list(scene.run().objects) == [local_name(CLUSTER, 9, 30, 1)]
-    assert [len(one.problems) for one in (bad, wrong, failing, good)] == [1, 0, 0, 0]
+    assert [len(one.problems) for one in (bad, wrong, lost, failing, good)] == [1, 0, 1, 0, 0]
     assert "checksum" in bad.problems[0]
+    assert "2.seg cannot be read" in lost.problems[0]
     told = "\n".join(caplog.messages)
     assert "group 6: the local log is not told beside checkpoint 30: " in told, (
         "made anew it would be the same"
     )
-    assert "group 8: the local log is not told beside checkpoint 30: input/output error" in told
+    assert "group 8: the local log is not told beside checkpoint 30: the file system is away" in told
     measures = scene.documents.measures
-    assert (measures.published, measures.dropped) == (1, 3)
-    assert [one.segments[0].held for one in (bad, wrong, failing, good)] == [1, 1, 1, 1]
+    assert (measures.published, measures.dropped) == (1, 4)
+    assert [one.segments[0].held for one in (bad, wrong, lost, failing, good)] == [1, 1, 1, 1, 1]
 
 
 def test_damage_in_a_file_that_the_log_has_no_more_resets_nothing(scene: Scene) -> None:

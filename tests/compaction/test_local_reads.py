@@ -254,6 +254,21 @@ def test_a_bad_block_goes_to_level_one_and_the_log_is_made_anew() -> None:
         assert records(reading.locally(0)) == before
 
 
+def test_a_block_that_the_disk_does_not_give_back_goes_to_level_one_and_the_log_is_made_anew() -> None:
+    with compaction_node() as node:
+        reading = written(node, numbered(60, 60))
+        before = contents(reading.log)
+        view = reading.log.readable()
+        assert view is not None
+        path = os.path.join(reading.log.folder, f"{view.segments[0].segment.number:020d}.seg")
+        node.sim.disk.lose_sectors(path)
+        assert records(reading.stored(0).batches) == before, "level one has the answer"
+        assert reading.log.reset_for == f"{path} cannot be read: Input/output error"
+        node.settle()
+        assert reading.log.resets == 1
+        assert records(reading.locally(0)) == before
+
+
 def test_a_damaged_log_reports_nothing_while_the_disk_keeps_it_from_being_reset() -> None:
     """The leader would go on counting on a file that is damaged, for as long as the disk is full."""
     with compaction_node() as node:

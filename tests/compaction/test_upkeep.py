@@ -270,6 +270,34 @@ def test_damage_of_the_manifest_or_a_segment_is_a_reset_and_the_table_is_the_sam
         assert f"{segment.number:020d}.seg, bytes 16 to " in log.reset_for, "the file is named"
 
 
+@pytest.mark.parametrize("what", ["manifest", "segment", "block"])
+def test_bytes_that_the_disk_does_not_give_back_are_lost_and_the_log_is_made_anew(what: str) -> None:
+    """To wait for them would hold removal back until somebody removes the file."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 60)
+        node.settle()
+        log = node.log(replica)
+        expected, folder = offsets(log), log.folder
+        segment = f"{folder}/{manifest_of(log).segments[0].number:020d}.seg"
+        name = f"{folder}/{MANIFEST}" if what == "manifest" else segment
+        node.disk.lose_sectors(name)
+        if what == "block":
+            fill(replica, 20, start=60, keys=10)  # the next round reads what is clean
+        else:
+            node = node.again()
+        for _ in range(12):
+            node.step(70.0)
+        node.settle()
+        log = node.log(replica)
+        assert node.upkeep.measures.resets[Reset.DAMAGED] == 1
+        assert log.reset_for == f"{name} cannot be read: Input/output error"
+        assert log.problems.first is None
+        check(log)
+        if what != "block":
+            assert offsets(log) == expected
+
+
 def test_a_folder_that_somebody_removed_is_a_reset() -> None:
     with compaction_node() as node:
         replica = node.add()

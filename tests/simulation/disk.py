@@ -101,7 +101,9 @@ class SimDisk:
     def read(self, path: str) -> bytes:
         path = posixpath.normpath(path)
         self.begin("read", path)
-        return bytes(self._find(path).live)
+        inode = self._find(path)
+        inode.check_sectors(path)
+        return bytes(inode.live)
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         path = posixpath.normpath(path)
@@ -320,6 +322,10 @@ class SimDisk:
         shortest, longest = self.job_seconds
         end = (shortest + (longest - shortest) * self._rng.random()) * self.slow
         return end * self._rng.random(), end
+
+    def lose_sectors(self, path: str) -> None:
+        """Let every read of this file's bytes raise OSError(EIO) from now on; one in its place is well."""
+        self._find(posixpath.normpath(path)).sectors_lost = True
 
     def flip_bit(self, path: str, offset: int | None = None) -> tuple[int, int]:
         """Rot one bit of a durable byte (a random one by default); returns (offset, bit)."""

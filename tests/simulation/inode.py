@@ -24,13 +24,19 @@ PAGE = 4096
 class Inode:
     """The bytes of one file, whatever its names are."""
 
-    __slots__ = ("dirty", "durable", "live", "number")
+    __slots__ = ("dirty", "durable", "live", "number", "sectors_lost")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.live = bytearray()
         self.durable = bytearray()
         self.dirty: list[tuple[int, bytes]] = []
+        self.sectors_lost = False
+
+    def check_sectors(self, name: str) -> None:
+        """Raises OSError if the disk does not give these bytes back any more."""
+        if self.sectors_lost:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), name)
 
     def write(self, offset: int, data: bytes) -> None:
         place(self.live, offset, data)
@@ -111,6 +117,7 @@ class SimFile:
     def pread(self, size: int, offset: int) -> bytes:
         self._check()
         self._disk.begin("pread", self._name)
+        self._inode.check_sectors(self._name)
         return bytes(self._inode.live[offset : offset + size])
 
     def preallocate(self, size: int) -> None:
