@@ -187,9 +187,12 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
         if answer.problem is not None:
             told.append(f"{answer.address} does not answer: {answer.problem}")
             continue
-        if not answer.status["clock_trusted"]:
-            node = answer.status["node"]
-            told.append(f"node {node}: no majority of the nodes agrees on the time, no tombstone ripens")
+        node = answer.status["node"]
+        if not answer.status["clock_trusted"] and any(one.leads == node for one in found):
+            told.append(
+                f"node {node}: no majority of the nodes agrees on the time, so no tombstone ripens in what it"
+                " leads: check that the nodes reach each other and that their clocks are right"
+            )
     failing = []
     silent: Counter[int] = Counter()
     for one in found:
@@ -210,8 +213,8 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
     for node, count in sorted(silent.items()):
         told.append(
             f"node {node} does not report to the leaders of {plural(count, 'partition')}, whose deletions"
-            " wait for it: start it, or check that the nodes reach each other; if its disk is lost, start it"
-            f" on an empty folder, then `strandline node replace {node}`"
+            " wait for it: start it, or see in `strandline cluster status` what it lacks; if its disk is"
+            f" lost, start it on an empty folder, then `strandline node replace {node}`"
         )
     told += failing[:MAX_PROBLEMS]
     if len(failing) > MAX_PROBLEMS:

@@ -9,6 +9,7 @@ key.
 
 from __future__ import annotations
 
+import math
 import os
 from hashlib import blake2b
 from typing import Final
@@ -32,6 +33,11 @@ _COEFFICIENTS: Final = LONGEST_MULTILINEAR // 4 + 2
 def map_bytes(keys: int) -> int:
     """Bytes of a map that this number of keys half fills, and of one slot or more."""
     return SLOT_BYTES * (2 * keys + 2)
+
+
+def least_map_bytes(keys: int) -> int:
+    """Bytes of the smallest map that this number of keys fits into."""
+    return SLOT_BYTES * math.ceil(keys / _LOAD)
 
 
 class KeyHash:

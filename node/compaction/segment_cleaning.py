@@ -24,7 +24,7 @@ from strandline.node.compaction.compactor import (
     Why,
 )
 from strandline.node.compaction.filter import Ripe, kept, map_keys
-from strandline.node.compaction.key_map import KeyHash, KeyMap, map_bytes
+from strandline.node.compaction.key_map import KeyHash, KeyMap, least_map_bytes, map_bytes
 from strandline.node.compaction.manifest import NONE, Segment
 from strandline.node.compaction.rewriting import Rewritten, rewritten
 from strandline.node.compaction.segment_files import (
@@ -138,10 +138,10 @@ def _map_chunk(chunk: DecodedChunk, keys: KeyMap, last: int, job: MapJob) -> Map
     reached = map_keys(chunk, keys, bound)
     if reached < bound:
         if keys.size == 0:
-            number = int(np.searchsorted(chunk.base_offset, reached))
+            records = int(chunk.count[np.searchsorted(chunk.base_offset, reached)])
             problem = (
-                f"the batch of offset {reached} has {int(chunk.count[number])} records, and the map of "
-                f"compaction.map_bytes is for {keys.capacity} keys: raise it"
+                f"the batch of offset {reached} has {records} records, and the map of compaction.map_bytes "
+                f"is for {keys.capacity} keys: raise it to {least_map_bytes(records)} bytes at least"
             )
             return Mapped(0, reached, problem=problem)
         return Mapped(keys.size, reached)

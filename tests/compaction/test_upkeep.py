@@ -4,6 +4,7 @@ say."""
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import replace
 from os.path import dirname
 from unittest.mock import patch
@@ -13,6 +14,7 @@ from crc32c import crc32c
 
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed, MapJob, Why
+from strandline.node.compaction.key_map import KeyHash, KeyMap
 from strandline.node.compaction.log_folders import MANIFEST
 from strandline.node.compaction.log_sweep import SWEEP_SECONDS
 from strandline.node.compaction.removal_minimum import Ends
@@ -811,7 +813,14 @@ def test_a_batch_with_more_keys_than_the_map_is_told() -> None:
         assert ends_of(log) == Ends(10, 70)
         assert log.problems.stuck is not None
         assert "has 50 records" in log.problems.stuck
-        assert "compaction.map_bytes" in log.problems.stuck
+        told = re.search(r"compaction\.map_bytes .* raise it to (\d+) bytes at least", log.problems.stuck)
+        assert told is not None
+        enough = int(told.group(1))
+        assert KeyMap(enough, KeyHash()).capacity >= 50 > KeyMap(enough - 24, KeyHash()).capacity
+        node.config.compaction = replace(tiny, map_bytes=enough)  # type: ignore[misc]
+        node = node.again()
+        node.settle()
+        assert ends_of(node.log(replica)) == Ends(69, 70)
 
 
 def test_a_key_of_ten_megabytes() -> None:
