@@ -35,7 +35,7 @@ if __name__ == "__main__":
 from kio.index import load_request_schema
 
 from strandline.node.admin.server import AdminListenError, AdminServer
-from strandline.node.broker.broker import Broker
+from strandline.node.broker.broker import Broker, UncleanStop
 from strandline.node.compaction.worker_compactor import WorkerCompactor
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
 from strandline.node.kafka.wire.apis import APIS
@@ -223,6 +223,8 @@ class _Process:
                     await admin.stop()
             except TimeoutError:
                 self._stop_for(RuntimeError(f"it could not stop cleanly within {STOP_SECONDS:.0f} s"))
+            except UncleanStop as error:
+                self._stop_for(error)
 
     async def _start(self, broker: Broker) -> bool:
         """Start the node; False if it is to stop before that is done. It may wait for a disk that hangs."""

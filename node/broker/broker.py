@@ -5,8 +5,10 @@ The parts are in parts.py, and the process in node/process.py.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final
 
 from strandline.node.broker.parts import NodeParts
 from strandline.node.broker.settings import registration_of
@@ -20,6 +22,12 @@ log = logging.getLogger(__name__)
 DRAIN_SECONDS: Final = 5.0
 """Time limit for requests in progress when the node stops."""
 LEAVE_SECONDS: Final = 0.5
+PART_SECONDS: Final = 4.0
+"""Time limit for the end of one part. Those that wait on purpose, for the store, give it two seconds."""
+
+
+class UncleanStop(RuntimeError):
+    """A part did not end, so the process has to, as if it were killed."""
 
 
 class Broker(NodeParts):
@@ -82,9 +90,16 @@ class Broker(NodeParts):
         self._registration.start()
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
-        """Leadership first, then coordinators, Kafka's port, the log, object storage."""
+        """Leadership first, then coordinators, Kafka's port, the log, object storage.
+
+        None of it needs a majority. A part that hangs keeps neither the leaderships here nor the clients: it
+        is named in the log and left behind. Raises UncleanStop if it may still write to the data folder: its
+        lock then goes with the process.
+        """
+        self.host.leave()
+        hung: list[str] = []
         self.memory.close()
-        await self.views.close()
+        await self._ended("views", self.views.close(), hung)
         self.keeper.close()
         self.replacements.close()
         self.lost_disks.close()
@@ -94,15 +109,15 @@ class Broker(NodeParts):
         self.replica_manager.close()
         self.preferred_leaders.close()
         self.restore_publishing.close()
-        await self.inline_storing.close()
-        await self.level_one.close()
+        await self._ended("inline storing", self.inline_storing.close(), hung)
+        await self._ended("level one", self.level_one.close(), hung)
         self.removal.close()
         self.reports.close()
-        await self.local_documents.stop()
-        await self.compaction.close()
+        await self._ended("local documents", self.local_documents.stop(), hung)
+        await self._ended("compaction", self.compaction.close(), hung)
         self.idle_epochs.close()
-        await self.collector.close()
-        await self.gone_topics.close()
+        await self._ended("the collector", self.collector.close(), hung)
+        await self._ended("the deletion of gone topics", self.gone_topics.close(), hung)
         await self.host.hand_over(hand_over_seconds)
         # Before the Kafka port: if leadership could not be handed over, members that wait for their groups
         # would delay its end.
@@ -118,16 +133,28 @@ class Broker(NodeParts):
         self.leaders.close()
         self.collectable.close()
         self.calls.close()
+        if hung:
+            raise UncleanStop(f"{', '.join(hung)} did not end within {PART_SECONDS:g} s")
         await self.host.stop(0.0)
-        await self.publisher.stop()
-        await self.batcher.close()
-        await self.reader.close()
-        await self.level_one_builder.close()
-        await self.compactor.close()
-        await self.level_one_reader.close()
+        await self._ended("publishing", self.publisher.stop(), hung)
+        await self._ended("the batcher", self.batcher.close(), hung)
+        await self._ended("the reader of level zero", self.reader.close(), hung)
+        await self._ended("the builder of level one", self.level_one_builder.close(), hung)
+        await self._ended("the compactor", self.compactor.close(), hung)
+        await self._ended("the reader of level one", self.level_one_reader.close(), hung)
         if self._store_watch is not None:
-            await self._store_watch.close()
-        await self.store.close()
+            await self._ended("the store's watch", self._store_watch.close(), hung)
+        await self._ended("the store", self.store.close(), hung)
+
+    async def _ended(self, what: str, ending: Coroutine[Any, Any, None], hung: list[str]) -> None:
+        """Wait for the end of a part of this node, for PART_SECONDS at most; else it is one that hung."""
+        task = self.loop.create_task(ending)
+        done, _ = await asyncio.wait([task], timeout=PART_SECONDS)
+        if not done:
+            log.error("stopping: %s did not end within %g s: the node goes on without it", what, PART_SECONDS)
+            hung.append(what)
+        else:
+            task.result()
 
     async def _on_registered(self) -> None:
         self.replica_manager.caught_up()

@@ -132,6 +132,7 @@ class RaftGroup(ReplicaState):
         self.dispatch = self.dispatch_class(
             self, self.roles, self.election, self.pre_vote, self.replication, self.following,
             self.reads, self.quiescence, self.connections, self.sending, self.receiving,
+            self.leadership_transfer,
         )  # fmt: skip
         self.roles.leadership_ends = (
             self.sending.abandon,

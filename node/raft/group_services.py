@@ -75,6 +75,7 @@ class GroupServices:
         self.rng = rng
         self.groups: dict[int, RaftGroup] = {}
         self.reading: dict[int, RaftGroup] = {}
+        self.leaving = False
         self.stopped = False
         self.on_problem: Callable[[MeshProblem], None] = lambda problem: log.warning("%s", problem)
         self._on_fatal = on_fatal

@@ -140,6 +140,7 @@ class RaftHost(GroupServices):
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Hand leadership over, end every pending command, sync and close."""
+        self.leave()
         await self.hand_over(hand_over_seconds)
         self.stopped = True
         self.ticker.stop()
@@ -151,8 +152,12 @@ class RaftHost(GroupServices):
         await self.loop.run_in_executor(self._snapshot_executor, _after_the_others)
         await self.wal.close()
 
+    def leave(self) -> None:
+        """Take no leadership from now on, as the node is about to stop. It votes on."""
+        self.leaving = True
+
     async def hand_over(self, seconds: float) -> None:
-        """Transfer this node's leaderships, for up to this many seconds; it may be elected again afterwards.
+        """Transfer this node's leaderships, for up to this many seconds.
 
         A part at a time: thousands of elections at once would take the other nodes' leaders down with them.
         """

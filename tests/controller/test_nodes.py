@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
+from strandline.node.broker.broker import UncleanStop
 from strandline.node.controller.controller_leader import (
     HEARTBEAT,
     LEAVING,
@@ -170,6 +171,55 @@ def test_a_clean_stop_leaves_no_time_without_a_leader_and_is_not_waited_for(whic
         brokers.wait(lambda: led(brokers) == 6, election / 2)
         brokers.wait(lambda: registration(brokers, node).fenced, 1.0)
         assert not brokers.fatal
+
+
+@pytest.mark.parametrize("third", ["stays", "is dead"])
+@pytest.mark.parametrize("seed", [2, 3, 6])
+def test_two_nodes_that_stop_together_give_each_other_no_leadership(third: str, seed: int) -> None:
+    """They handed the controller and every partition to and fro, a term each time, until one was gone."""
+    with Brokers(seed=seed) as brokers:
+        brokers.create_topic(1, "t", 6)
+        brokers.world.run(brokers.world.now + 1.0 + seed / 7)
+        leader = brokers.leader()
+        other, last = (node for node in brokers.nodes if node != leader)
+        if third == "is dead":
+            brokers.crash(last)
+        terms = {node: max(group.term for group in broker.host.groups.values())
+                 for node, broker in brokers.brokers.items()}  # fmt: skip
+        tasks, apart = {}, 0.03 * (seed % 3)
+        for node in (leader, other):
+            tasks[node] = brokers.world.nodes[node].spawn(brokers.brokers[node].stop())
+            brokers.world.run(brokers.world.now + apart)
+        brokers.wait(lambda: all(task.done() for task in tasks.values()), 8.0)
+        for node, task in tasks.items():
+            task.result()
+            reached = max(group.term for group in brokers.brokers[node].host.groups.values())
+            # To one that is told only then, and on.
+            assert reached <= terms[node] + (2 if apart else 1)
+            assert not any(group.is_leader for group in brokers.brokers[node].host.groups.values())
+        assert not brokers.fatal
+
+
+def test_a_part_that_hangs_keeps_neither_leaderships_nor_the_stop(caplog: pytest.LogCaptureFixture) -> None:
+    with Brokers() as brokers:
+        brokers.create_topic(1, "t", 6)
+        node = brokers.leader()
+        broker = brokers.brokers[node]
+        broker.compaction.close = lambda: asyncio.sleep(1_000)  # type: ignore[method-assign]
+        began = brokers.world.now
+        with pytest.raises(UncleanStop, match="compaction did not end within 4 s"):
+            brokers.run(node, broker.stop())
+        assert brokers.world.now - began < 8.0
+        assert not any(group.is_leader for group in broker.host.groups.values())
+        assert "stopping: compaction did not end within 4 s: the node goes on without it" in caplog.text
+        caplog.clear()
+        brokers.crash(node)
+
+        node = brokers.leader()
+        broker = brokers.brokers[node]
+        broker.batcher.close = lambda: asyncio.sleep(1_000)  # type: ignore[method-assign]
+        assert brokers.stop(node) < 8.0, "its log is closed by then"
+        assert "the batcher did not end" in caplog.text
 
 
 def test_without_a_majority_no_node_is_taken_for_the_controller() -> None:

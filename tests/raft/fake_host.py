@@ -69,6 +69,7 @@ class FakeHost:
         """All that was ever sent."""
         self.away: set[int] = set()
         self.newcomer = False
+        self.leaving = False
         self.newcomers: set[int] = set()
         self.folders: dict[int, int] = {}
         self.full = False

@@ -6,6 +6,7 @@ from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.pysyncobj_seam import CANDIDATE, LEADER
 from strandline.node.raft.rules.election import Election
 from strandline.node.raft.rules.following import Following, read_run
+from strandline.node.raft.rules.leadership_transfer import LeadershipTransfer
 from strandline.node.raft.rules.messages import (
     AppendEntries,
     AppendReply,
@@ -41,7 +42,7 @@ class Dispatch(Part):
 
     __slots__ = (
         "connections", "election", "following", "pre_vote", "quiescence", "reads", "receiving", "replication",
-        "roles", "sending",
+        "roles", "sending", "transfer",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,7 @@ class Dispatch(Part):
         connections: PeerConnections,
         sending: SnapshotSender,
         receiving: SnapshotReceiver,
+        transfer: LeadershipTransfer,
     ) -> None:
         super().__init__(state)
         self.roles = roles
@@ -69,6 +71,7 @@ class Dispatch(Part):
         self.connections = connections
         self.sending = sending
         self.receiving = receiving
+        self.transfer = transfer
 
     def step(self, peer: int, message: Message) -> None:
         """Act on one message of a peer; raises BadMessage for one that no node of this version sends.
@@ -127,6 +130,8 @@ class Dispatch(Part):
                 progress.answered(message.sent_at)
                 self.reads.confirm()
                 self.sending.on_need(peer, progress, message)
+            case VoteReply(granted=False):
+                self.transfer.on_declined(peer)
             case PreVoteReply() if message.asked == 1:
                 # Offered unasked, by a voter that has had the group only since the others elected this node.
                 self.connections.on_opened(peer)

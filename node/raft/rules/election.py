@@ -41,13 +41,14 @@ class Election(Part):
         self.quiescence = quiescence
 
     def may_campaign(self) -> bool:
-        """Only a voter with a whole state and a disk that takes its vote can lead."""
+        """Only a voter with a whole state and a disk that takes its vote can lead, and none that leaves."""
         state = self.state
         return (
             self.has_vote()
             and self.host.node_id in state.voters
             and state.damaged_below is None
             and not self.host.disk_stalled()
+            and not self.host.leaving
         )
 
     def has_vote(self) -> bool:
@@ -148,6 +149,11 @@ class Election(Part):
             self.roles.become_leader()
 
     def on_timeout_now(self, peer: int) -> None:
+        """Stand for election at the leader's word, or decline, so that it need not wait for another's."""
         state = self.state
-        if state.role == FOLLOWER and state.leader == peer and self.may_campaign():
+        if state.role != FOLLOWER or state.leader != peer:
+            return
+        if self.may_campaign():
             self.campaign(transfer=True)
+        else:
+            self.host.send(peer, VoteReply(state.id, MessageKind.VOTE_REPLY, state.term, False))

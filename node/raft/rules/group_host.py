@@ -81,6 +81,8 @@ class GroupHost(Clock, Peers, Storage, Scheduler, Protocol):
     loop: asyncio.AbstractEventLoop
     reading: dict[int, Any]
     """Groups with readers that wait for a round to be answered."""
+    leaving: bool
+    """Whether this node is about to stop, and takes no leadership any more."""
 
     @property
     def newcomer(self) -> bool:

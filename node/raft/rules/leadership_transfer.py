@@ -65,6 +65,17 @@ class LeadershipTransfer(Part):
             self.timeout_now_at = self.host.now()
             self.host.send(target, TimeoutNow(state.id, MessageKind.TIMEOUT_NOW, state.term))
 
+    def on_declined(self, peer: int) -> None:
+        """The target says that it will not stand for election: another may take over at once.
+
+        Two nodes that are told to stop together would otherwise hand all groups to each other and back.
+        """
+        state = self.state
+        if state.transfer_target == peer:
+            self.host.peer_heartbeat(peer).cannot_lead_at = self.host.now()
+            state.transfer_target = None
+            self.timeout_now_at = NEVER
+
     def nominate(self) -> None:
         """Ask the best follower to stand for election at once, before this leader steps down.
 
@@ -75,7 +86,7 @@ class LeadershipTransfer(Part):
         reachable = [
             peer
             for peer in state.other_voters()
-            if self.host.connected(peer) and peer in state.progress and self.takes_votes(peer)
+            if self.host.connected(peer) and peer in state.progress and self.could_lead(peer)
         ]
         if reachable:
             best = max(reachable, key=lambda peer: state.progress[peer].match)
@@ -87,7 +98,7 @@ class LeadershipTransfer(Part):
 
     def can_take_over(self, peer: int) -> bool:
         """Whether a follower can win an election within the time that a transfer has: it answers, needs no
-        snapshot first, and has a disk that takes its vote. A new leader gives it the time to answer."""
+        snapshot first, and could lead. A new leader gives it the time to answer."""
         state = self.state
         progress = state.progress.get(peer)
         heard = max(self.lease.acked_at(peer), state.leader_since)
@@ -95,7 +106,7 @@ class LeadershipTransfer(Part):
             progress is not None
             and progress.phase is not Phase.SNAPSHOT
             and self.host.connected(peer)
-            and self.takes_votes(peer)
+            and self.could_lead(peer)
             and self.host.now() - heard <= 3 * self.settings.heartbeat_seconds
         )
 
@@ -110,10 +121,12 @@ class LeadershipTransfer(Part):
             and self.can_take_over(peer)
         )
 
-    def takes_votes(self, peer: int) -> bool:
-        """Whether a peer may vote and its disk takes its vote, as far as is known. It says so in answers to
-        the heartbeat of quiet groups; where it has entries to write that it cannot write, it falls behind.
+    def could_lead(self, peer: int) -> bool:
+        """Whether a peer has a vote, its disk takes it, and it is not about to stop, as far as is known.
+
+        It says so in answers to the heartbeat of quiet groups, and when it declines. Where it has entries to
+        write that it cannot write, it falls behind.
         """
-        said_at = self.host.peer_heartbeat(peer).no_votes_at
+        said_at = self.host.peer_heartbeat(peer).cannot_lead_at
         unable = self.host.now() - said_at <= 3 * self.settings.heartbeat_seconds
         return not unable and self.state.counts(peer)

@@ -46,8 +46,8 @@ class PeerHeartbeat:
     """This node and one peer: the quiet groups it leads there, and those it follows from there."""
 
     __slots__ = (
-        "acked_sent_at", "ended", "followed", "groups_sent_at", "heard_at", "led", "led_changed_at",
-        "no_votes_at", "refused", "sent_at",
+        "acked_sent_at", "cannot_lead_at", "ended", "followed", "groups_sent_at", "heard_at", "led",
+        "led_changed_at", "refused", "sent_at",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class PeerHeartbeat:
         """Send time of the newest heartbeat that the peer confirmed to match."""
         self.led_changed_at = NEVER
         self.sent_at = NEVER
-        self.no_votes_at = NEVER
-        """When the peer last said that its disk takes nothing, not even a vote."""
+        self.cannot_lead_at = NEVER
+        """When the peer last said that it takes no leadership: it is about to stop, or its disk hangs."""
         self.groups_sent_at = NEVER
         self.ended: dict[int, int] = {}
         """Groups, with their terms, that the heartbeat no longer covers; the peer has yet to learn of it."""

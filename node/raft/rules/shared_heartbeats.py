@@ -22,7 +22,7 @@ from strandline.node.raft.rules.quiescence import Quiescence
 from strandline.node.raft.rules.read_index import ReadIndex
 
 HEARTBEAT = 1  # sent at, number of groups, digest
-HEARTBEAT_REPLY = 2  # sent at, whether it matched, whether the disk takes votes
+HEARTBEAT_REPLY = 2  # sent at, whether it matched, whether the node could lead
 GROUPS = 3  # [group, term] of every group led quietly
 NOT_SHARED = 4  # groups of such a list that are not followed, or that are followed no more
 ENDED = 6  # [group, term] of groups that were led quietly; 5 is a call between nodes
@@ -61,6 +61,7 @@ class HeartbeatHost(Protocol):
 
     config: RaftConfig
     reading: dict[int, Any]
+    leaving: bool
 
     @property
     def attention(self) -> Attention: ...
@@ -127,11 +128,12 @@ class SharedHeartbeats:
             matched = self.accepts(pair, count, digest)
             if matched:
                 pair.heard_at = now
-            self._host.mesh.send(peer, [HEARTBEAT_REPLY, sent_at, matched, not self._host.disk_stalled()])
+            could_lead = not (self._host.disk_stalled() or self._host.leaving)
+            self._host.mesh.send(peer, [HEARTBEAT_REPLY, sent_at, matched, could_lead])
         elif payload[0] == HEARTBEAT_REPLY:
-            _, sent_at, matched, takes_votes = payload
-            if not takes_votes:
-                pair.no_votes_at = now
+            _, sent_at, matched, could_lead = payload
+            if not could_lead:
+                pair.cannot_lead_at = now
             if matched:
                 pair.acked_sent_at = max(pair.acked_sent_at, sent_at)
                 self._confirm_readers()

@@ -501,6 +501,69 @@ def test_leader_gives_up_nothing_for_a_target_whose_disk_is_full(group_class: ty
     assert cluster.leaders == [2]
 
 
+class _LeadsThoughItLeaves(Election):
+    def may_campaign(self) -> bool:
+        leaving, self.host.leaving = self.host.leaving, False
+        try:
+            return super().may_campaign()
+        finally:
+            self.host.leaving = leaving
+
+
+class _HearsNoRefusal(LeadershipTransfer):
+    def on_declined(self, peer: int) -> None:
+        pass
+
+
+@hole_in(_LeadsThoughItLeaves)
+def test_a_node_that_is_about_to_stop_is_given_no_leadership(group_class: type[RaftGroup]) -> None:
+    """Two that stop together would hand it to each other and back, a term each time, until one is gone."""
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    cluster[2].host.leaving = True
+    assert cluster[1].group.transfer(2)
+    cluster.settle()
+    assert cluster.leaders == [1]
+
+
+@hole_in(_HearsNoRefusal)
+def test_a_leader_asks_another_once_its_target_has_declined(group_class: type[RaftGroup]) -> None:
+    cluster = Cluster(group_class=group_class)
+    cluster.elect(1)
+    leader = cluster[1].group
+    cluster[2].host.leaving = True
+    assert leader.transfer(2)
+    cluster.settle()
+    assert leader.transfer_target is None
+    assert not leader.transfer(2)
+    assert leader.transfer()
+    cluster.settle()
+    assert cluster.leaders == [3]
+
+
+@hole_in(_LeadsThoughItLeaves)
+def test_a_node_that_is_about_to_stop_does_not_stand_and_votes(group_class: type[RaftGroup]) -> None:
+    replica = Replica(terms=[1], group_class=group_class)
+    replica.host.leaving = True
+    replica.time_out()
+    replica.sync()
+    assert replica.take(MessageKind.PRE_VOTE) == []
+    replica.told(3, VOTE, 2, 1, 1, False)
+    replica.sync()
+    (vote,) = replica.take(VOTE_REPLY)
+    assert vote.fields == (True,)
+
+
+def test_a_quiet_node_that_is_about_to_stop_is_not_even_asked() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    cluster.advance(1.0)
+    assert not cluster[1].host.active
+    cluster[2].host.leaving = True
+    cluster.advance(2 * CONFIG.heartbeat_seconds)
+    assert not cluster[1].group.transfer(2)
+
+
 class StandsWithAFullDisk(Election):
     def may_campaign(self) -> bool:
         return self.has_vote() and self.host.node_id in self.state.voters

@@ -203,7 +203,7 @@ def test_newcomer_follows_and_counts_for_nothing() -> None:
         assert leading.lease.acked_at(3) == NEVER
         assert not leading.has_majority({leader, 3})
         assert leading.has_majority({leader, other})
-        assert not leading.leadership_transfer.takes_votes(3)
+        assert not leading.leadership_transfer.could_lead(3)
         assert not leading.transfer(3)
         assert not cluster.group(3).election.has_vote()
         cluster.stop(other)
