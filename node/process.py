@@ -221,10 +221,9 @@ class _Process:
                 async with asyncio.timeout(STOP_SECONDS):
                     await broker.stop()
                     await admin.stop()
-            except TimeoutError:
-                self._stop_for(RuntimeError(f"it could not stop cleanly within {STOP_SECONDS:.0f} s"))
-            except UncleanStop as error:
-                self._stop_for(error)
+            except (TimeoutError, UncleanStop) as error:
+                why = str(error) or f"that took {STOP_SECONDS:.0f} s"
+                self._stop_for(RuntimeError(f"it could not stop cleanly: {why}"))
 
     async def _start(self, broker: Broker) -> bool:
         """Start the node; False if it is to stop before that is done. It may wait for a disk that hangs."""
