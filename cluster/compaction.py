@@ -71,6 +71,11 @@ class CompactedPartition:
         found: dict[str, Any] | None = None if self.leader is None else self.leader.get("open_transaction")
         return None if found is None or found["seconds"] <= SILENT_SECONDS else found
 
+    @property
+    def without_log(self) -> set[int]:
+        """Nodes that tell that their local log is not open, or is to be made again."""
+        return {node for node, local in self.locals.items() if local["mcco"] is None}
+
     def causes(self, what: str) -> list[str]:
         """In words, what keeps copies that have nothing to do from going on with `what`; the first counts.
 
@@ -148,8 +153,14 @@ def held_by(one: CompactedPartition, what: str) -> str:
     if held is None:
         return "-"
     names = ["level one"] if held["level_one"] else []
-    names += [f"node {node}{' (no report)' if node in one.silent else ''}" for node in held["nodes"]]
+    names += [f"node {node}{_lacks(one, node)}" for node in held["nodes"]]
     return f"{', '.join(names)}, {span(held['seconds']) if one.is_due(held) else 'not due'}"
+
+
+def _lacks(one: CompactedPartition, node: int) -> str:
+    if node in one.without_log:
+        return " (no log)"
+    return " (no report)" if node in one.silent else ""
 
 
 def span(seconds: float) -> str:
@@ -203,7 +214,7 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
         if one.leader is None:
             continue
         held = [each for what in HELD if (each := one.leader[what]) and each["seconds"] > SILENT_SECONDS]
-        silent.update({node for each in held for node in each["nodes"]} & one.silent)
+        silent.update({node for each in held for node in each["nodes"]} & one.silent - one.without_log)
         if one.leader["error"] is not None:
             failing.append(f"{name}: the last entry of its leader: {one.leader['error']}")
         if (lifting := one.leader.get("lifting_error")) is not None:

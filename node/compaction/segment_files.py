@@ -64,10 +64,10 @@ def given_back(path: str) -> Iterator[None]:
 
 
 def disk_reason(error: OSError, folder: str) -> str:
-    """One line: the error of the disk under a log's folder, and its cure if one is known."""
+    """One line: the error of the disk under a log's folder, and its cure."""
     what = describe(error) if error.filename else f"{describe(error)} ({folder})"
     known = _BRING_BACK if error.errno == errno.ENOENT else cure(error)
-    return f"{what}: {known}" if known else what
+    return f"{what}: {known or f'if that stays, remove {folder}: the log is then made of level one again'}"
 
 
 def segment_unique(number: int) -> bytes:

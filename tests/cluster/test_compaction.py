@@ -105,6 +105,19 @@ def test_a_copy_that_holds_deletions_back_is_named(nodes: Nodes) -> None:
     ]  # fmt: skip
 
 
+def test_a_node_whose_log_is_not_open_is_told_from_one_that_is_silent(nodes: Nodes) -> None:
+    why = "the local log cannot be opened: Is a directory"
+    nodes.add(row(0, leader(held(3, seconds=40.0), mcco=(50, None, None)), log=local(50)))
+    nodes.add(row(0, None, log=local(None, why)))
+    done = nodes.run()
+    assert "node 3 does not report" in done.out
+    nodes.add(row(0, None, log=local(None, why)))
+    done = nodes.run()
+    assert "node 3 (no log), 40 s" in done.out
+    assert "does not report" not in done.out, "it cannot, and the cause is told"
+    assert f"node 3: local log of users-0: {why}" in done.out
+
+
 @pytest.mark.parametrize(
     ("copies", "due", "clean_end", "told"),
     [

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from strandline.node.compaction.compaction_measures import Reset
 from strandline.node.compaction.compactor import Filtered, FilterJob, IngestJob, JobFailed, MapJob, Why
 from strandline.node.compaction.key_map import KeyHash, KeyMap
-from strandline.node.compaction.log_folders import MANIFEST
+from strandline.node.compaction.log_folders import MANIFEST, log_folder, remove_log
 from strandline.node.compaction.log_sweep import SWEEP_SECONDS
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.compaction.replica_log import ReplicaLog
@@ -695,6 +695,27 @@ def test_an_error_of_the_disk_is_got_over(operation: str) -> None:
             assert ends_of(node.log(replica)) == Ends(39, 40)
             check(node.log(replica))
             assert node.upkeep.measures.resets[Reset.DAMAGED] == 0
+
+
+def test_an_error_of_the_disk_without_a_cure_of_its_own_is_told_with_the_way_out() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 40)
+        node.settle()
+        node = node.again()
+        folder = log_folder("/data", replica.topic_id, replica.number)
+        node.disk.fail_next("read", errno.EISDIR, 100)
+        node.step()
+        log = node.log(replica)
+        why = f"the local log cannot be opened: Is a directory ({folder}/manifest)"
+        cure = f"if that stays, remove {folder}: the log is then made of level one again"
+        assert str(log.problems.first) == f"{why}: {cure}"
+        remove_log(node.disk, folder)
+        for _ in range(6):
+            node.step(70.0)
+        node.settle()
+        assert (ends_of(log), log.problems.first) == (Ends(39, 40), None)
+        check(log)
 
 
 def test_a_store_that_is_gone_for_an_hour_costs_the_hour() -> None:
