@@ -9,10 +9,13 @@ from strandline.snapshot.views.circuit import Circuit, Node
 from strandline.snapshot.views.constant import Constant as ConstantOperator
 from strandline.snapshot.views.evaluate import DTYPES, literal
 from strandline.snapshot.views.join import Join as JoinOperator
+from strandline.snapshot.views.leading import Order
 from strandline.snapshot.views.linear_aggregate import LinearAggregate as AggregateOperator
 from strandline.snapshot.views.map_operator import Map as MapOperator
+from strandline.snapshot.views.negate import Negate as NegateOperator
 from strandline.snapshot.views.operator import Operator
 from strandline.snapshot.views.sink import Sink as SinkOperator
+from strandline.snapshot.views.top_k import TopK as TopKOperator
 from strandline.snapshot.views.union import Union as UnionOperator
 from strandline.snapshot.views.upsert import Upsert as UpsertOperator
 from strandline.snapshot.views.zset import Schema, frame
@@ -23,9 +26,11 @@ from strandline.statemachine.views.plan import (
     Join,
     LinearAggregate,
     Map,
+    Negate,
     Plan,
     Sink,
     Source,
+    TopK,
     Union,
     Upsert,
 )
@@ -67,6 +72,11 @@ def _operator(name: str, plan: Plan) -> Operator:
             return JoinOperator(name, schema(left), schema(right))
         case LinearAggregate(below, keys, aggregates):
             return AggregateOperator(name, schema(below), keys, aggregates)
+        case TopK(below, keys, orders, limit, ranked):
+            ordered = [Order(*each) for each in orders]
+            return TopKOperator(name, schema(below), keys, ordered, limit, ranked=ranked)
+        case Negate():
+            return NegateOperator(name)
         case Union():
             return UnionOperator(name)
         case Sink(_, _, key, _):

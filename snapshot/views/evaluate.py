@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -169,6 +170,47 @@ def _truncated(arguments: list[pl.Series], kind: Type) -> pl.Series:
     return column.dt.truncate(_EVERY[unit[0]]) if len(column) else column
 
 
+def _window(arguments: list[pl.Series], kind: Type, behind: int) -> pl.Series:
+    lengths, column = arguments
+    moments = column.to_physical()
+    if not len(moments):
+        return column
+    length = int(lengths[0])
+    # The remainder of numpy and polars has the sign of the divisor, so times before 1970 are in their
+    # windows too.
+    return (moments - moments % length + behind * length).cast(DTYPES[kind])
+
+
+def _like(arguments: list[pl.Series], kind: Type) -> pl.Series:
+    column, patterns = arguments
+    if not len(column):
+        return pl.Series([], dtype=pl.Boolean)
+    # An escaped character, a wildcard, or any other character.
+    parts = re.findall(r"\\.|.", patterns[0], re.DOTALL)
+    wild = {"%": ".*", "_": "."}
+    pattern = "".join(wild.get(part) or re.escape(part[-1]) for part in parts)
+    return column.str.contains(f"(?s)^{pattern}$")
+
+
+def _substring(arguments: list[pl.Series], kind: Type) -> pl.Series:
+    column, first, length = arguments
+    return column.str.slice(int(first[0]) - 1, int(length[0])) if len(column) else column
+
+
+_PARTS: Final[dict[str, Callable[[pl.Series], pl.Series]]] = {
+    "year": lambda column: column.dt.year(),
+    "month": lambda column: column.dt.month(),
+    "day": lambda column: column.dt.day(),
+    "hour": lambda column: column.dt.hour(),
+    "minute": lambda column: column.dt.minute(),
+}
+
+
+def _date_part(arguments: list[pl.Series], kind: Type) -> pl.Series:
+    part, column = arguments
+    return _PARTS[part[0]](column).cast(pl.Int32) if len(column) else pl.Series([], dtype=pl.Int32)
+
+
 _FUNCTIONS: Final[dict[Function, Callable[[list[pl.Series], Type], pl.Series]]] = {
     Function.ADD: _arithmetic(lambda left, right: left + right),
     Function.SUBTRACT: _arithmetic(lambda left, right: left - right),
@@ -188,4 +230,9 @@ _FUNCTIONS: Final[dict[Function, Callable[[list[pl.Series], Type], pl.Series]]] 
     Function.LENGTH: lambda each, _: each[0].str.len_chars().cast(pl.Int32),
     Function.CONCAT: lambda each, _: pl.select(pl.concat_str(each)).to_series(),
     Function.DATE_TRUNC: _truncated,
+    Function.DATE_PART: _date_part,
+    Function.WINDOW_START: lambda each, kind: _window(each, kind, 0),
+    Function.WINDOW_END: lambda each, kind: _window(each, kind, 1),
+    Function.LIKE: _like,
+    Function.SUBSTRING: _substring,
 }

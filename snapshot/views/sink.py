@@ -119,8 +119,10 @@ class Sink(Operator):
         self.install(restored(self, manifest, ())[0])
 
     def contents(self, inputs: tuple[ZSet, ...], hash_range: HashRange) -> ZSet:
-        """Give the view's rows as they come in."""
-        return inputs[0]
+        """Give the view's rows, each once: an operator below may add what another takes away."""
+        (part,) = inputs
+        run = run_of(self._layout, part.rows, (part.weights,))
+        return ZSet(run.rows, run.sums[0])
 
     def state_plan(self) -> StatePlan:
         """Tell the view's key."""

@@ -41,9 +41,19 @@ class Function(enum.Enum):
     CONCAT = "concat"
     DATE_TRUNC = "date_trunc"
     """A literal unit, one of TRUNCATED_TO, and a TIMESTAMP."""
+    DATE_PART = "date_part"
+    """A literal part, one of PARTS, and a DATE or TIMESTAMP."""
+    WINDOW_START = "window_start"
+    """A literal number of microseconds, and a TIMESTAMP: the start of its window of that length."""
+    WINDOW_END = "window_end"
+    LIKE = "like"
+    """A text and a literal pattern, with % and _ and \\ before those that are meant as they are."""
+    SUBSTRING = "substring"
+    """A text, and literals: the number of its first character, from 1, and the number of characters."""
 
 
 TRUNCATED_TO: Final = ("minute", "hour", "day", "week", "month", "year")
+PARTS: Final = ("year", "month", "day", "hour", "minute")
 COMMUTATIVE: Final = frozenset((Function.ADD, Function.MULTIPLY, Function.EQUAL, Function.AND, Function.OR))
 """Functions whose operands are put in one order, that of their canonical forms."""
 _FAILING: Final = frozenset((

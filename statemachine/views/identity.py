@@ -17,16 +17,19 @@ from strandline.statemachine.views.plan import (
     Join,
     LinearAggregate,
     Map,
+    Negate,
     Plan,
     Sink,
     Source,
+    TopK,
     Union,
     Upsert,
 )
 
 PLAN_VERSION: Final = 1
 SEMANTICS: Final[dict[type[Plan], int]] = {
-    Source: 1, Constant: 1, Upsert: 1, Map: 1, Arrange: 1, Join: 1, LinearAggregate: 1, Union: 1, Sink: 1,
+    Source: 1, Constant: 1, Upsert: 1, Map: 1, Arrange: 1, Join: 1, LinearAggregate: 1, TopK: 1,
+    Negate: 1, Union: 1, Sink: 1,
 }  # fmt: skip
 """By operator, the version of what it does: it grows when the same plan comes to keep another state."""
 
@@ -68,7 +71,9 @@ def parameters(plan: Plan) -> str:
                 for each in aggregates
             )
             return f"by {keys}: {shown}"
-        case Union():
+        case TopK(_, keys, orders, limit, ranked):
+            return repr((keys, orders, limit, ranked))
+        case Union() | Negate():
             return ""
         case Sink(_, names, key, partitions):
             return repr((names, key, partitions))

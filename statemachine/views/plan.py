@@ -140,6 +140,33 @@ class LinearAggregate(_OneInput):
 
 
 @dataclass(frozen=True)
+class TopK(_OneInput):
+    """The first rows of each group in an order.
+
+    With `ranked` the place of each, from 1, is one more column.
+    """
+
+    input: Plan
+    keys: Positions
+    orders: tuple[tuple[int, bool], ...]
+    """Columns, and whether the highest stands first; null is the lowest. All columns order what is equal."""
+    limit: int
+    ranked: bool
+
+    @cached_property
+    def types(self) -> tuple[Type, ...]:
+        """The types of the output's columns."""
+        return (*self.input.types, Type.INT) if self.ranked else self.input.types
+
+
+@dataclass(frozen=True)
+class Negate(_SameColumns):
+    """The rows of the input, taken away: with Union it is the difference of two inputs."""
+
+    input: Plan
+
+
+@dataclass(frozen=True)
 class Union:
     """The rows of all inputs."""
 
@@ -161,7 +188,7 @@ class Sink(_SameColumns):
     partitions: int
 
 
-Plan = Source | Constant | Upsert | Map | Arrange | Join | LinearAggregate | Union | Sink
+Plan = Source | Constant | Upsert | Map | Arrange | Join | LinearAggregate | TopK | Negate | Union | Sink
 
 
 def operators(plan: Plan) -> Iterator[Plan]:

@@ -21,10 +21,12 @@ from strandline.statemachine.views.plan import (
     Join,
     LinearAggregate,
     Map,
+    Negate,
     Plan,
     Positions,
     Sink,
     Source,
+    TopK,
     Union,
     Upsert,
 )
@@ -100,6 +102,11 @@ def _pruned(plan: Plan, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan
             return _join(plan, needed, fixed)
         case LinearAggregate():
             return _aggregate(plan, needed, fixed)
+        case TopK():
+            return _top(plan, needed, fixed)
+        case Negate(below):
+            made, moves = _pruned(below, needed, fixed)
+            return Negate(made), moves
         case Union(inputs):
             parts = []
             for each in inputs:
@@ -155,6 +162,17 @@ def _aggregate(plan: LinearAggregate, needed: Positions, fixed: frozenset[Plan])
     own = {place: place for place in range(keys)}
     own |= {place + keys: keys + number for number, place in enumerate(kept)}
     return LinearAggregate(made, _moved(plan.keys, moves), changed), own
+
+
+def _top(plan: TopK, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan, Moves]:
+    # All columns order the rows that are equal otherwise, so none can go: which rows are first would change.
+    width = len(plan.input.types)
+    made, moves = _pruned(plan.input, tuple(range(width)), fixed)
+    orders = tuple((moves[column], highest) for column, highest in plan.orders)
+    return TopK(made, _moved(plan.keys, moves), orders, plan.limit, plan.ranked), {
+        **moves,
+        **({width: len(made.types)} if plan.ranked else {}),
+    }
 
 
 def _together(first: Positions, second: Positions) -> Positions:

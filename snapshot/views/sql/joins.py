@@ -7,12 +7,16 @@ order.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from strandline.snapshot.views.sql.matches import Numbers, Part, arranged, outer
 from strandline.snapshot.views.sql.outputs import Output
+from strandline.snapshot.views.sql.ranks import bounded
+from strandline.snapshot.views.sql.relations import Known, Relation, known_columns, resolved, same
 from strandline.snapshot.views.sql.scalars import Scalars
 from strandline.snapshot.views.sql.text import Text
 from strandline.statemachine.views.expressions import (
@@ -25,26 +29,9 @@ from strandline.statemachine.views.expressions import (
     may_fail,
     moved,
 )
-from strandline.statemachine.views.plan import Arrange, Join, Plan
+from strandline.statemachine.views.plan import Join, Plan
 from strandline.statemachine.views.refusals import Code
 from strandline.statemachine.views.rewrites import all_columns, conjunction, conjuncts, mapped
-from strandline.statemachine.views.types import Type
-
-Numbers = frozenset[int]
-Named = list[tuple[str, Output]]
-"""Relations with the names by which a query knows them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A column that can be named. `second` ones are those that USING has joined to an earlier one."""
-
-    table: str
-    name: str
-    number: int
-    type: Type
-    hidden: bool
-    second: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +43,11 @@ class Joined:
     places: dict[int, Expression]
     key: Numbers | None
     text: Text
-    known: tuple[_Known, ...]
+    known: tuple[Known, ...]
 
     def resolve(self, node: exp.Expr) -> Expression | None:
         """Give the column that a name stands for; None for what is no name; raises Refused."""
-        return _resolved(self.text, self.known, node)
+        return resolved(self.text, self.known, node)
 
     def has(self, name: str) -> bool:
         """Tell whether a relation has a column of this name."""
@@ -75,117 +62,164 @@ class Joined:
         ]
 
 
-def joined(
-    text: Text,
-    relations: Named,
-    conditions: Sequence[exp.Expr],
-    using: Sequence[tuple[int, list[exp.Expr]]],
-    at: exp.Expr,
-) -> Joined:
-    """Join relations by all conditions; `using` has names by the number of the relation. Raises Refused."""
-    names = [name for name, _ in relations]
+def joined(text: Text, relations: Sequence[Relation], where: Sequence[exp.Expr], at: exp.Expr) -> Joined:
+    """Join relations by the conditions of their ON and USING, and of WHERE; raises Refused."""
+    names = [each.name for each in relations]
     for name in names:
         if names.count(name) > 1:
             cause, cure = "is the name of two tables of this query", "give one an alias"
             raise text.refused(Code.NAME_TAKEN, name, cause, cure, at)
-    known, starts = _known(relations, using)
-    scalars = Scalars(text, lambda node: _resolved(text, known, node))
-    parts = [each for node in conditions for each in conjuncts(scalars.condition(node))]
-    for number, columns in using:
-        parts += [_same(text, known, names, number, column) for column in columns]
-    pool = dict.fromkeys(parts)
-    made: _Part | None = None
-    for (name, output), start in zip(relations, starts, strict=True):
-        part = _relation(output, start, pool, alone=len(relations) == 1)
-        if made is None:
-            made = part
-            continue
-        pairs = _equalities(pool, made.numbers, part.numbers)
-        if not pairs:
-            cure = f"add an equality of a column of {name} and one of a table before it"
-            raise text.unsupported(f"the JOIN of {name} without an equality", at, cure)
-        made = _join(made, part, pairs)
-    if made is None:
-        raise text.unsupported("SELECT without FROM", at, "select from a table")
-    left = conjunction(pool)
+    known, starts = known_columns(relations)
+    scalars = Scalars(text, lambda node: resolved(text, known, node))
+    work = _Work(text, at, relations, starts)
+    for node in where:
+        work.add(conjuncts(scalars.condition(node)), 0)
+    for number, each in enumerate(relations):
+        parts = [] if each.on is None else conjuncts(scalars.condition(each.on))
+        parts += [same(text, known, names, number, column) for column in each.using]
+        if each.side:
+            work.outer[number] = dict.fromkeys(parts)
+        else:
+            work.add(parts, number)
+    made = work.joined()
+    left = conjunction((*work.pool, *work.later))
     return Joined(
         made.plan, None if left is None else moved(left, made.places), made.places, made.key, text, known
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Some relations, put together: where each numbered column is, and which of them are a key."""
+class _Work:
+    """The joins of one query, in their order, and the conditions that are left."""
 
-    plan: Plan
-    places: dict[int, Expression]
-    key: Numbers | None
+    def __init__(self, text: Text, at: exp.Expr, relations: Sequence[Relation], starts: list[int]) -> None:
+        self._text = text
+        self._at = at
+        self._relations = relations
+        self._starts = starts
+        self._nullable: Numbers = frozenset()
+        """Columns that some outer join may leave null: conditions on them wait for it."""
+        for number, each in enumerate(relations):
+            if each.side:
+                before = range(number) if each.side in ("RIGHT", "FULL") else ()
+                own = (number,) if each.side in ("LEFT", "FULL") else ()
+                for one in (*before, *own):
+                    columns = range(starts[one], starts[one] + len(relations[one].output.columns))
+                    self._nullable |= {*columns}
+        self.pool: dict[Expression, None] = {}
+        """Conditions that may be worked out as soon as their columns are there."""
+        self._of: dict[Expression, int] = {}
+        """The join from which on a condition of an inner ON counts."""
+        self.later: dict[Expression, None] = {}
+        """Conditions of WHERE on what an outer join may leave null: they come last."""
+        self.outer: dict[int, dict[Expression, None]] = {}
+        """The conditions of outer joins."""
 
-    @property
-    def numbers(self) -> Numbers:
-        return frozenset(self.places)
+    def add(self, parts: Sequence[Expression], number: int) -> None:
+        """Add conditions of WHERE (0) or of an inner join."""
+        for each in parts:
+            if not number and self._nullable & {*columns_of(each)}:
+                self.later[each] = None
+            else:
+                self.pool[each] = None
+                self._of.setdefault(each, number)
 
+    def joined(self) -> Part:
+        """Join all relations."""
+        made: Part | None = None
+        for number, (each, start) in enumerate(zip(self._relations, self._starts, strict=True)):
+            conditions = self.outer.get(number, self.pool)
+            output = bounded(self._text, each.output, start, self._bounds(number), self._at)
+            part = _relation(output, start, conditions, self._free(number))
+            if made is None:
+                made = part
+            elif each.side:
+                made = self._outer(made, part, each, conditions)
+            else:
+                made = self._inner(made, part, each)
+        if made is None:
+            raise self._text.unsupported("SELECT without FROM", self._at, "select from a table")
+        return made
 
-def _known(
-    relations: Named, using: Sequence[tuple[int, list[exp.Expr]]]
-) -> tuple[tuple[_Known, ...], list[int]]:
-    joined_names = {(number, column.name.lower()) for number, columns in using for column in columns}
-    known: list[_Known] = []
-    starts: list[int] = []
-    for at, (table, output) in enumerate(relations):
-        starts.append(len(known))
-        known += [
-            _Known(
-                table,
-                each.name,
-                len(known) + place,
-                each.type,
-                each.hidden,
-                (at, each.name.lower()) in joined_names,
-            )
-            for place, each in enumerate(output.columns)
-        ]
-    return tuple(known), starts
+    def _bounds(self, number: int) -> dict[Expression, None]:
+        return self.outer.get(number, self.pool)
 
-
-def _resolved(text: Text, known: Sequence[_Known], node: exp.Expr) -> Expression | None:
-    if not isinstance(node, exp.Column):
-        return None
-    if isinstance(node.this, exp.Star):
-        raise text.unsupported("* within an expression", node, "name the columns")
-    name, table = node.name.lower(), node.table.lower()
-    found = [each for each in known if each.name.lower() == name and each.table == (table or each.table)]
-    if len(found) > 1 and not table:
-        found = [each for each in found if not each.second]
-    if not found:
-        cause, cure = "is not a column here", "correct the name"
-        raise text.refused(Code.UNKNOWN_NAME, node.sql("spark"), cause, cure, node)
-    if len(found) > 1:
-        tables = " and ".join(each.table for each in found)
-        raise text.refused(
-            Code.AMBIGUOUS_NAME, name, f"is a column of {tables}", "name the table before it", node
+    def _free(self, number: int) -> _Free:
+        """Whether a relation's own conditions may be worked out before it is joined."""
+        if number in self.outer:
+            # Those of a LEFT JOIN's ON choose among its right side's rows.
+            return _Free.SAFE if self._relations[number].side == "LEFT" else _Free.NOTHING
+        columns = range(
+            self._starts[number], self._starts[number] + len(self._relations[number].output.columns)
         )
-    return Column(found[0].number, found[0].type)
+        if self._nullable & {*columns}:
+            return _Free.NOTHING
+        return _Free.ALL if len(self._relations) == 1 else _Free.SAFE
+
+    def _inner(self, made: Part, part: Part, relation: Relation) -> Part:
+        number = self._relations.index(relation)
+        usable = {
+            each: None
+            for each in self.pool
+            if self._of[each] <= number or not self._nullable & {*columns_of(each)}
+        }
+        all_usable = {*usable}
+        pairs = _equalities(usable, made.numbers, part.numbers)
+        for each in all_usable - usable.keys():
+            del self.pool[each]
+        if not pairs:
+            raise self._no_equality(relation)
+        return _join(made, part, pairs)
+
+    def _outer(self, made: Part, part: Part, relation: Relation, conditions: dict[Expression, None]) -> Part:
+        if relation.side != "LEFT":
+            made = self._flushed(made, self._relations.index(relation))
+        pairs = _equalities(conditions, made.numbers, part.numbers)
+        if not pairs:
+            raise self._no_equality(relation)
+        if conditions:
+            cure = (
+                "an outer JOIN takes equalities of both sides, and a LEFT JOIN conditions on its right side"
+            )
+            raise self._text.unsupported(f"a condition of the {relation.side} JOIN", self._at, cure)
+        return _outer_join(made, part, pairs, relation.side)
+
+    def _flushed(self, made: Part, number: int) -> Part:
+        """Apply what inner joins before have left, since the rows that follow are not theirs."""
+        own = [each for each in self.pool if self._of[each] < number and {*columns_of(each)} <= made.numbers]
+        for each in own:
+            del self.pool[each]
+        condition = conjunction(moved(each, made.places) for each in own)
+        return Part(mapped(made.plan, condition, all_columns(made.plan)), made.places, made.key)
+
+    def _no_equality(self, relation: Relation) -> Exception:
+        name = relation.name
+        cure = f"add an equality of a column of {name} and one of a table before it"
+        return self._text.unsupported(f"the JOIN of {name} without an equality", self._at, cure)
 
 
-def _same(text: Text, known: Sequence[_Known], names: list[str], number: int, column: exp.Expr) -> Expression:
-    """The equality that USING stands for."""
-    name = column.name
-    before = [each for each in known if each.table in names[:number]]
-    scope = Scalars(text, lambda node: _resolved(text, before if not node.args.get("table") else known, node))
-    return scope.condition(
-        exp.EQ(this=exp.column(column.copy()), expression=exp.column(name, table=names[number]))
-    )
+class _Free(enum.Enum):
+    """The conditions of one relation that are worked out before it is joined."""
+
+    NOTHING = enum.auto()
+    SAFE = enum.auto()
+    """Those that cannot fail: another table might leave out the rows for which they do."""
+    ALL = enum.auto()
 
 
-def _relation(output: Output, start: int, pool: dict[Expression, None], *, alone: bool) -> _Part:
-    """Take the conditions of one relation out of the pool; those that may fail only if there is no other."""
+def _relation(output: Output, start: int, pool: dict[Expression, None], free: _Free) -> Part:
+    """Take the conditions of one relation out of the pool."""
     plan = output.plan
     numbers = range(start, start + len(plan.types))
     own = [
         each
         for each in pool
-        if alone or ({*columns_of(each)} <= {*numbers} and not may_fail(each) and [*columns_of(each)])
+        if free is _Free.ALL
+        or (
+            free is _Free.SAFE
+            and {*columns_of(each)} <= {*numbers}
+            and not may_fail(each)
+            and [*columns_of(each)]
+        )
     ]
     for each in own:
         del pool[each]
@@ -194,7 +228,7 @@ def _relation(output: Output, start: int, pool: dict[Expression, None], *, alone
     }
     condition = conjunction(moved(each, here) for each in own)
     key = None if output.key is None else frozenset(position + start for position in output.key)
-    return _Part(mapped(plan, condition, all_columns(plan)), here, key)
+    return Part(mapped(plan, condition, all_columns(plan)), here, key)
 
 
 def _equalities(
@@ -216,17 +250,25 @@ def _equalities(
     return sorted(pairs, key=lambda pair: (canonical_text(pair[0]), canonical_text(pair[1])))
 
 
-def _join(left: _Part, right: _Part, pairs: list[tuple[Expression, Expression]]) -> _Part:
-    ours, theirs = _arranged(left, [pair[0] for pair in pairs]), _arranged(right, [pair[1] for pair in pairs])
-    width = len(ours.types)
+def _columns_of_sides(pairs: list[tuple[Expression, Expression]]) -> tuple[Numbers, Numbers]:
+    left, right = (
+        frozenset(side.position for side in sides if isinstance(side, Column))
+        for sides in zip(*pairs, strict=True)
+    )
+    return left, right
+
+
+def _places(left: Part, right: Part, width: int) -> dict[int, Expression]:
     places = dict(left.places)
     for number, place in right.places.items():
         if isinstance(place, Column):
             places[number] = Column(place.position + width, place.type)
-    columns = [
-        frozenset(side.position for side in sides if isinstance(side, Column))
-        for sides in zip(*pairs, strict=True)
-    ]
+    return places
+
+
+def _join(left: Part, right: Part, pairs: list[tuple[Expression, Expression]]) -> Part:
+    ours, theirs = arranged(left, [pair[0] for pair in pairs]), arranged(right, [pair[1] for pair in pairs])
+    columns = _columns_of_sides(pairs)
     # A row that meets at most one other needs no more than its own key.
     if right.key is not None and right.key <= columns[1]:
         key = left.key
@@ -234,16 +276,19 @@ def _join(left: _Part, right: _Part, pairs: list[tuple[Expression, Expression]])
         key = right.key
     else:
         key = None if left.key is None or right.key is None else left.key | right.key
-    return _Part(Join(ours, theirs), places, key)
+    return Part(Join(ours, theirs), _places(left, right, len(ours.types)), key)
 
 
-def _arranged(part: _Part, keys: list[Expression]) -> Arrange:
-    """Keep a side's rows by its keys; a null is equal to nothing, so such rows are not kept at all."""
-    columns = [*all_columns(part.plan)]
-    over = [moved(key, part.places) for key in keys]
-    columns += [each for each in dict.fromkeys(over) if each not in columns]
-    there = conjunction(
-        Call(Function.NOT, (Call(Function.IS_NULL, (each,), Type.BOOLEAN),), Type.BOOLEAN) for each in over
-    )
-    plan = mapped(part.plan, there, tuple(columns))
-    return Arrange(plan, tuple(columns.index(each) for each in over))
+def _outer_join(left: Part, right: Part, pairs: list[tuple[Expression, Expression]], side: str) -> Part:
+    if side == "RIGHT":
+        return _outer_join(right, left, [(theirs, ours) for ours, theirs in pairs], "LEFT")
+    full = side == "FULL"
+    ours = arranged(left, [pair[0] for pair in pairs], nulls=True)
+    theirs = arranged(right, [pair[1] for pair in pairs], nulls=full)
+    single = right.key is not None and right.key <= _columns_of_sides(pairs)[1]
+    if single and not full:
+        key = left.key
+    else:
+        key = None if left.key is None or right.key is None else left.key | right.key
+    plan = outer(ours, theirs, all_left=True, all_right=full)
+    return Part(plan, _places(left, right, len(ours.types)), key)

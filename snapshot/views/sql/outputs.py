@@ -24,15 +24,26 @@ class OutColumn:
 
 
 @dataclass(frozen=True, slots=True)
+class Ranking:
+    """A row_number() without a bound yet: its place among the columns, and what decides it in the plan."""
+
+    column: int
+    keys: tuple[int, ...]
+    orders: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A plan, its columns' names, and the positions of a key: no two rows have the same;
 
-    None if there is none. A key without columns is that of a single row.
+    None if there is none. A key without columns is that of a single row. With a `ranking` the plan lacks the
+    ranking's column: only a query that bounds it can have the rows.
     """
 
     plan: Plan
     columns: tuple[OutColumn, ...]
     key: tuple[int, ...] | None
+    ranking: Ranking | None = None
 
     def shown(self) -> list[OutColumn]:
         """Give the columns of `*`."""

@@ -10,11 +10,12 @@ from sqlglot import exp
 from strandline.snapshot.views.sql.groups import grouped_output
 from strandline.snapshot.views.sql.joins import Joined, joined
 from strandline.snapshot.views.sql.outputs import OutColumn, Output, key_among, named
+from strandline.snapshot.views.sql.ranks import check_no_rank, has_rank, limited, ranked
+from strandline.snapshot.views.sql.relations import Relation
 from strandline.snapshot.views.sql.scalars import Scalars, cast
+from strandline.snapshot.views.sql.subqueries import conditions, filtered, subquery
 from strandline.snapshot.views.sql.text import Text
-from strandline.statemachine.views.expressions import (
-    moved,
-)
+from strandline.statemachine.views.expressions import Column, Expression, moved
 from strandline.statemachine.views.plan import LinearAggregate, Plan, Union
 from strandline.statemachine.views.refusals import Code
 from strandline.statemachine.views.rewrites import all_columns, mapped
@@ -24,7 +25,19 @@ Catalog = dict[str, Output]
 """Tables, views and WITH's queries, by name in small letters."""
 
 _SELECT: Final = frozenset(
-    ("expressions", "from_", "joins", "where", "group", "having", "distinct", "with_", "kind")
+    (
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "distinct",
+        "with_",
+        "kind",
+        "order",
+        "limit",
+    )
 )
 _UNION: Final = frozenset(("this", "expression", "distinct", "with_"))
 
@@ -38,11 +51,15 @@ class Queries:
 
     def output(self, node: exp.Expr) -> Output:
         """Understand a query."""
+        return check_no_rank(self._text, self._rows(node), node)
+
+    def _rows(self, node: exp.Expr) -> Output:
+        """Understand a query whose row_number() the query around it may bound."""
         if isinstance(node, exp.Subquery):
             self._text.check_arguments(node, frozenset(("this", "alias")), "a query in brackets")
-            return self.output(node.this)
+            return self._rows(node.this)
         if with_ := node.args.get("with_"):
-            return self._with(with_).output(_without_with(node))
+            return self._with(with_)._rows(_without_with(node))
         match node:
             case exp.Select():
                 return self._select(node)
@@ -58,7 +75,7 @@ class Queries:
         inner = Queries(self._text, dict(self._catalog))
         for each in with_.expressions:
             self._text.check_arguments(each.args["alias"], frozenset(("this",)), "a WITH query's name")
-            inner._catalog[each.alias.lower()] = inner.output(each.this)
+            inner._catalog[each.alias.lower()] = inner._rows(each.this)
         return inner
 
     def _union(self, node: exp.Union) -> Output:
@@ -87,44 +104,59 @@ class Queries:
         self._text.check_arguments(node, _SELECT, "SELECT")
         if "from_" not in node.args or node.args["from_"] is None:
             raise self._text.unsupported("SELECT without FROM", node, "select from a table")
-        source = self._from(node)
+        source = self._source(node)
         items = self._items(node, source)
-        grouped = (
-            node.args.get("group") or node.args.get("having") or any(each.find(exp.AggFunc) for each in items)
-        )
+        grouped = node.args.get("group") or node.args.get("having")
+        if grouped and has_rank(items):
+            cure = "select from the groups in another query, with row_number() there"
+            raise self._text.unsupported("a window function over groups", node, cure)
+        grouped = grouped or (not has_rank(items) and any(each.find(exp.AggFunc) for each in items))
         output = grouped_output(self._text, node, items, source) if grouped else self._plain(items, source)
         if distinct := node.args.get("distinct"):
             self._text.check_arguments(distinct, frozenset(), "DISTINCT")
-            plan, key = _distinct(output.plan)
+            plan, key = _distinct(check_no_rank(self._text, output, node).plan)
             output = replace(output, plan=plan, key=key)
-        return output
+        return limited(self._text, node, output)
 
-    def _from(self, node: exp.Select) -> Joined:
-        parts: list[tuple[str, Output]] = [self._relation(node.args["from_"].this)]
-        conditions: list[exp.Expr] = []
-        using: list[tuple[int, list[exp.Expr]]] = []
+    def _source(self, node: exp.Select) -> Joined:
+        """The rows of FROM for which WHERE is true."""
+        where = node.args.get("where")
+        parts = [] if where is None else [*conditions(where.this)]
+        queries = {at: found for at, part in enumerate(parts) if (found := subquery(self._text, part))}
+        plain = [part for at, part in enumerate(parts) if at not in queries]
+        source = joined(self._text, self._relations(node), plain, node)
+        for found in queries.values():
+            source = filtered(
+                self._text,
+                source,
+                found,
+                self.output,
+                lambda query: joined(self._text, self._relations(query), [], query),
+            )
+        return source
+
+    def _relations(self, node: exp.Select) -> list[Relation]:
+        name, output = self._relation(node.args["from_"].this)
+        parts = [Relation(name, output, "", None, ())]
         for join in node.args.get("joins") or []:
             self._text.check_arguments(join, frozenset(("this", "on", "using", "kind", "side")), "JOIN")
             side, kind = join.args.get("side") or "", join.args.get("kind") or "INNER"
-            if side or kind not in ("INNER", "CROSS"):
-                raise self._text.unsupported(
-                    f"{side or kind} JOIN", join, "use an inner JOIN: others are not built yet"
-                )
-            parts.append(self._relation(join.this))
-            if on := join.args.get("on"):
-                conditions.append(on)
-            if names := join.args.get("using"):
-                using.append((len(parts) - 1, names))
-        if where := node.args.get("where"):
-            conditions.append(where.this)
-        return joined(self._text, parts, conditions, using, node)
+            if kind not in ("INNER", "CROSS", "OUTER"):
+                cure = "use WHERE EXISTS or NOT EXISTS, or an inner or outer JOIN"
+                raise self._text.unsupported(f"{side} {kind} JOIN".strip(), join, cure)
+            using = tuple(join.args.get("using") or ())
+            if using and side in ("RIGHT", "FULL"):
+                raise self._text.unsupported(f"USING of a {side} JOIN", join, "use ON")
+            name, output = self._relation(join.this)
+            parts.append(Relation(name, output, side, join.args.get("on"), using))
+        return parts
 
     def _relation(self, node: exp.Expr) -> tuple[str, Output]:
         alias = node.args.get("alias")
         if alias is not None:
             self._text.check_arguments(alias, frozenset(("this",)), "an alias")
         if isinstance(node, exp.Subquery):
-            return node.alias.lower(), self.output(node.this)
+            return node.alias.lower(), self._rows(node.this)
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
             raise self._text.unsupported(node.sql("spark"), node)
         self._text.check_arguments(node, frozenset(("this", "alias")), "a table")
@@ -155,10 +187,25 @@ class Queries:
 
     def _plain(self, items: list[exp.Expr], source: Joined) -> Output:
         scalars = Scalars(self._text, source.resolve)
+        if has_rank(items):
+            return self._ranked(items, source)
         over = [scalars.of(each) for each in items]
         columns = named(self._text, items, [each.type for each in over])
         plan = mapped(source.plan, source.condition, tuple(moved(each, source.places) for each in over))
         return Output(plan, columns, key_among(source.key, over))
+
+    def _ranked(self, items: list[exp.Expr], source: Joined) -> Output:
+        numbers = sorted(source.places)
+        plan = mapped(source.plan, source.condition, tuple(source.places[number] for number in numbers))
+        columns = tuple(OutColumn("", kind) for kind in plan.types)
+        key = None if source.key is None else tuple(numbers.index(number) for number in sorted(source.key))
+
+        def resolve(part: exp.Expr) -> Expression | None:
+            found = source.resolve(part)
+            places = {number: Column(at, plan.types[at]) for at, number in enumerate(numbers)}
+            return None if found is None else moved(found, places)
+
+        return ranked(self._text, items, Output(plan, columns, key), Scalars(self._text, resolve))
 
 
 def _without_with(node: exp.Expr) -> exp.Expr:

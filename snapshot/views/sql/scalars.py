@@ -8,8 +8,9 @@ from typing import Final
 
 from sqlglot import exp
 
+from strandline.snapshot.views.sql.functions import function_of
 from strandline.snapshot.views.sql.text import Text
-from strandline.statemachine.views.expressions import TRUNCATED_TO, Call, Expression, Function, Literal
+from strandline.statemachine.views.expressions import Call, Expression, Function, Literal
 from strandline.statemachine.views.refusals import Code, Refused
 from strandline.statemachine.views.types import NUMERIC, WHOLE, Type
 
@@ -52,6 +53,7 @@ _CHANGES: Final = {
     "unix_timestamp",
 }
 _CHANGING: Final = (exp.Rand, exp.Randn, exp.Uuid, exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentUser)
+_CASTABLE: Final = "cast between numbers, a whole number to STRING, or a TIMESTAMP to DATE"
 _INT_BOUND: Final = 1 << 31
 _BIGINT_BOUND: Final = 1 << 63
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -111,26 +113,17 @@ class Scalars:
             case exp.In():
                 return self._in(node)
             case exp.Neg() | exp.Abs():
-                value = self._of_types(node, node.this, NUMERIC)
+                value = self.of_types(node, node.this, NUMERIC)
                 return Call(
                     Function.NEGATE if isinstance(node, exp.Neg) else Function.ABS, (value,), value.type
                 )
             case exp.Coalesce():
                 return self._coalesce([self.of(each) for each in (node.this, *node.expressions)], node)
-            case exp.Upper() | exp.Lower():
-                value = self._of_types(node, node.this, (Type.STRING,))
-                return Call(
-                    Function.UPPER if isinstance(node, exp.Upper) else Function.LOWER, (value,), Type.STRING
-                )
-            case exp.Length():
-                return Call(Function.LENGTH, (self._of_types(node, node.this, (Type.STRING,)),), Type.INT)
-            case exp.Concat() | exp.DPipe():
-                parts = node.expressions if isinstance(node, exp.Concat) else [node.this, node.expression]
-                values = tuple(self._of_types(node, each, (Type.STRING,)) for each in parts)
-                return Call(Function.CONCAT, values, Type.STRING)
-            case exp.TimestampTrunc():
-                return self._truncated(node)
-        raise self._unknown(node)
+            case _:
+                found = function_of(self._text, self, node)
+        if found is None:
+            raise self._unknown(node)
+        return found
 
     def _unknown(self, node: exp.Expr) -> Refused:
         name = node.name.lower() if isinstance(node, exp.Anonymous) else node.key
@@ -176,7 +169,7 @@ class Scalars:
 
     def _arithmetic(self, node: exp.Expr) -> Expression:
         function = _ARITHMETIC[type(node)]
-        sides = [self._of_types(node, each, NUMERIC) for each in (node.this, node.expression)]
+        sides = [self.of_types(node, each, NUMERIC) for each in (node.this, node.expression)]
         kind = Type.DOUBLE if function is Function.DIVIDE else self._common(node, sides)
         return Call(function, tuple(cast(each, kind) for each in sides), kind)
 
@@ -225,12 +218,11 @@ class Scalars:
         value = self.of(node.this)
         if value.type is kind:
             return value
-        ways = (*WHOLE, Type.DOUBLE) if kind in NUMERIC else WHOLE if kind is Type.STRING else ()
+        ways: tuple[Type, ...] = (*WHOLE, Type.DOUBLE) if kind in NUMERIC else ()
+        ways = WHOLE if kind is Type.STRING else (Type.TIMESTAMP,) if kind is Type.DATE else ways
         if value.type not in ways:
             cause = f"a {value.type.value} is not cast to {kind.value}"
-            raise self._text.refused(
-                Code.WRONG_TYPE, "CAST", cause, "cast between numbers, or a whole number to STRING", node
-            )
+            raise self._text.refused(Code.WRONG_TYPE, "CAST", cause, _CASTABLE, node)
         return Call(Function.CAST, (value,), kind)
 
     def _written(self, node: exp.Cast, kind: Type) -> Literal:
@@ -258,15 +250,8 @@ class Scalars:
             pass
         raise self._wrong(node, f"{written!r} is no {kind.value}")
 
-    def _truncated(self, node: exp.TimestampTrunc) -> Expression:
-        unit = node.unit.name.lower() if node.unit else ""
-        if unit not in TRUNCATED_TO or node.args.get("zone"):
-            cure = f"use one of {', '.join(TRUNCATED_TO)}"
-            raise self._text.unsupported(f"date_trunc to {unit}", node, cure)
-        value = self._of_types(node, node.this, (Type.TIMESTAMP,))
-        return Call(Function.DATE_TRUNC, (Literal(unit, Type.STRING), value), Type.TIMESTAMP)
-
-    def _of_types(self, node: exp.Expr, operand: exp.Expr, kinds: tuple[Type, ...]) -> Expression:
+    def of_types(self, node: exp.Expr, operand: exp.Expr, kinds: tuple[Type, ...]) -> Expression:
+        """Understand an operand of some types; raises Refused, also for other types."""
         value = self.of(operand)
         if value.type not in kinds:
             wanted = " or ".join(kind.value for kind in kinds)

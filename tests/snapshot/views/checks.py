@@ -58,6 +58,10 @@ def expected(name: str, facts: list[Change], log: list[Change]) -> Counter[Row]:
             for row, times in there.items():
                 numbers[row[0]] += times
             return Counter([*numbers.items()])
+        case "first":
+            return first_two(there)
+        case "difference":
+            return Counter({row: times for row, times in there.items() if row[0] is None or row[0] <= 0})
         case "join":
             pairs: Counter[Row] = Counter()
             for table_row in last_of_log(log):
@@ -105,6 +109,21 @@ def valued(there: Counter[Row]) -> list[Row]:
             plain(exact_sum(doubles)) if doubles else None,
         ))  # fmt: skip
     return result
+
+
+def first_two(there: Counter[Row]) -> Counter[Row]:
+    """The places of rows that are ordered as NaN highest, null lowest, then by text and by all columns."""
+    result: Counter[Row] = Counter()
+    for number in {row[0] for row in there}:
+        own = [row for row in there.elements() if row[0] == number]
+        own.sort(key=lambda row: (row[1] is not None, row[1] or ""))
+        own.sort(key=lambda row: _rank(row[2]), reverse=True)
+        result.update((*row, place) for place, row in enumerate(own[:2], 1))
+    return result
+
+
+def _rank(number: Any) -> tuple[int, float]:
+    return (0, 0.0) if number is None else (2, 0.0) if number == "NaN" else (1, number)
 
 
 def last(circuit: Circuit) -> str:

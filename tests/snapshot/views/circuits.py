@@ -11,9 +11,12 @@ from strandline.snapshot.views.arrange import Arrange
 from strandline.snapshot.views.circuit import Circuit, Node
 from strandline.snapshot.views.constant import Constant
 from strandline.snapshot.views.join import Join
+from strandline.snapshot.views.leading import Order
 from strandline.snapshot.views.linear_aggregate import LinearAggregate
 from strandline.snapshot.views.map_operator import Map
+from strandline.snapshot.views.negate import Negate
 from strandline.snapshot.views.sink import Changes, Phase, Sink
+from strandline.snapshot.views.top_k import TopK
 from strandline.snapshot.views.union import Union
 from strandline.snapshot.views.upsert import Upsert
 from strandline.snapshot.views.zset import Positions, Schema, ZSet, zset
@@ -47,6 +50,7 @@ VALUES: Final = (
 VALUED: Final[Schema] = (WHOLE, TEXT, TEXT, DOUBLE, DOUBLE, WHOLE, DOUBLE, DOUBLE)
 POSITIVE: Final = Call(Function.LESS, (Literal(0, Type.BIGINT), Column(0, Type.BIGINT)), Type.BOOLEAN)
 CONSTANT: Final[Row] = (3, "one", 0.5)
+BACK: Final = (Column(1, Type.BIGINT), Column(0, Type.STRING), Column(2, Type.DOUBLE))
 SWAPPED: Final = (Column(1, Type.STRING), Column(0, Type.BIGINT), Column(2, Type.DOUBLE))
 
 
@@ -93,6 +97,28 @@ def constant() -> Circuit:
     return Circuit({"facts": FACTS}, nodes)
 
 
+def first() -> Circuit:
+    """The two rows of each number that are highest by DOUBLE, with their places."""
+    ranked = (*FACTS, pl.Int32())
+    nodes = [
+        Node(TopK("first", FACTS, (0,), (Order(2, descending=True), Order(1)), 2, ranked=True), ("facts",)),
+        Node(Sink("out", ranked, (0, 3)), ("first",)),
+    ]
+    return Circuit({"facts": FACTS}, nodes)
+
+
+def difference() -> Circuit:
+    """The rows that are not above zero."""
+    nodes = [
+        Node(Map("above", POSITIVE, SWAPPED), ("facts",)),
+        Node(Map("back", None, BACK), ("above",)),
+        Node(Negate("away"), ("back",)),
+        Node(Union("rest"), ("facts", "away")),
+        Node(Arrange("kept", FACTS, (1,)), ("rest",)),
+    ]
+    return Circuit({"facts": FACTS}, nodes)
+
+
 def distinct() -> Circuit:
     nodes = [
         Node(LinearAggregate("rows", FACTS, (0, 1, 2), ()), ("facts",)),
@@ -116,10 +142,9 @@ def join() -> Circuit:
 
 def mapped() -> Circuit:
     """The rows above zero twice, once with columns in another order and back."""
-    back = (Column(1, Type.BIGINT), Column(0, Type.STRING), Column(2, Type.DOUBLE))
     nodes = [
         Node(Map("above", POSITIVE, SWAPPED), ("facts",)),
-        Node(Map("back", None, back), ("above",)),
+        Node(Map("back", None, BACK), ("above",)),
         Node(Union("twice"), ("back", "facts")),
         Node(Arrange("kept", FACTS, (1,)), ("twice",)),
     ]
@@ -127,7 +152,8 @@ def mapped() -> Circuit:
 
 
 REGISTRY: Final[dict[str, Callable[[], Circuit]]] = {
-    each.__name__: each for each in (arrange, upsert, aggregate, values, constant, distinct, join, mapped)
+    each.__name__: each
+    for each in (arrange, upsert, aggregate, values, constant, first, difference, distinct, join, mapped)
 }
 """Circuits in which each class of operators has a place."""
 

@@ -15,9 +15,11 @@ from strandline.snapshot.views import accumulators, exact, hashing, join, leadin
 from strandline.snapshot.views.constant import Constant
 from strandline.snapshot.views.group_values import GroupValues
 from strandline.snapshot.views.linear_aggregate import LinearAggregate
-from strandline.snapshot.views.operator import EMPTY, StateManifest, manifest
+from strandline.snapshot.views.negate import Negate
+from strandline.snapshot.views.operator import EMPTY, State, StateManifest, manifest
 from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.spine import Spine
+from strandline.snapshot.views.top_k import TopK
 from strandline.snapshot.views.upsert import Upsert
 from tests.snapshot.views.checks import Check, check_cuts, check_fork
 from tests.snapshot.views.collisions import four_bit_hashes
@@ -109,6 +111,14 @@ def _every_value(owner: GroupValues, before: Spine, change: Run) -> accumulators
     return accumulators.Stream(zset.frame(keys), {~owner.column: values}, change.sums[0], rows=False)
 
 
+_TOP_STEP: Final = TopK.step
+
+
+def _only_the_new(owner: TopK, deltas: tuple[zset.ZSet, ...]) -> tuple[zset.ZSet, State]:
+    change, state = _TOP_STEP(owner, deltas)
+    return zset.filtered(change, change.weights > 0), state
+
+
 SABOTAGES: Final = (
     Sabotage(
         "state-forgets-a-value",
@@ -167,6 +177,20 @@ SABOTAGES: Final = (
         ),
         check_cuts,
         "values",
+    ),
+    Sabotage(
+        "negate-adds",
+        "what Negate takes away is gone",
+        lambda: mock.patch.object(Negate, "step", lambda _, deltas: (deltas[0], EMPTY)),
+        check_cuts,
+        "difference",
+    ),
+    Sabotage(
+        "first-without-retractions",
+        "TopK: a row that another one drives out is retracted",
+        lambda: mock.patch.object(TopK, "step", _only_the_new),
+        check_cuts,
+        "first",
     ),
     Sabotage(
         "constant-again",

@@ -90,7 +90,7 @@ def test_every_class_of_operators_is_in_the_registry() -> None:
     assert there == set(Operator.__subclasses__())
 
 
-@pytest.mark.parametrize("name", ["arrange", "upsert", "aggregate", "values", "distinct"])
+@pytest.mark.parametrize("name", ["arrange", "upsert", "aggregate", "values", "first", "distinct"])
 @FEW
 @given(histories(), logs())
 def test_pieces_of_a_batch_make_the_state(name: str, facts: list[Change], log: list[Change]) -> None:
