@@ -197,6 +197,14 @@ def _substring(arguments: list[pl.Series], kind: Type) -> pl.Series:
     return column.str.slice(int(first[0]) - 1, int(length[0])) if len(column) else column
 
 
+def _split_part(arguments: list[pl.Series], kind: Type) -> pl.Series:
+    column, delimiters, numbers = arguments
+    if not len(column):
+        return column
+    parts = column.str.split(delimiters[0]).list.get(int(numbers[0]) - 1, null_on_oob=True)
+    return parts.fill_null("").set(column.is_null(), None)
+
+
 _PARTS: Final[dict[str, Callable[[pl.Series], pl.Series]]] = {
     "year": lambda column: column.dt.year(),
     "month": lambda column: column.dt.month(),
@@ -234,5 +242,6 @@ _FUNCTIONS: Final[dict[Function, Callable[[list[pl.Series], Type], pl.Series]]] 
     Function.WINDOW_START: lambda each, kind: _window(each, kind, 0),
     Function.WINDOW_END: lambda each, kind: _window(each, kind, 1),
     Function.LIKE: _like,
+    Function.SPLIT_PART: _split_part,
     Function.SUBSTRING: _substring,
 }

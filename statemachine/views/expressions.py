@@ -48,6 +48,8 @@ class Function(enum.Enum):
     WINDOW_END = "window_end"
     LIKE = "like"
     """A text and a literal pattern, with % and _ and \\ before those that are meant as they are."""
+    SPLIT_PART = "split_part"
+    """A text, and literals: a delimiter, and the number of a part, from 1; empty if it is not there."""
     SUBSTRING = "substring"
     """A text, and literals: the number of its first character, from 1, and the number of characters."""
 

@@ -34,7 +34,7 @@ _TO_THE_END: Final = (1 << 31) - 1
 
 
 class Operands(Protocol):
-    """What understands a function's operands."""
+    """The part of a query that understands operands."""
 
     def of_types(self, node: exp.Expr, operand: exp.Expr, kinds: tuple[Type, ...]) -> Expression:
         """Understand an operand of some types; raises Refused."""
@@ -57,6 +57,8 @@ def function_of(text: Text, operands: Operands, node: exp.Expr) -> Expression | 
             return _like(text, operands, node)
         case exp.Substring():
             return _substring(text, operands, node)
+        case exp.SplitPart():
+            return _split_part(text, operands, node)
         case exp.Extract():
             part = node.this.name.lower()
             if part not in PARTS:
@@ -103,6 +105,22 @@ def _substring(text: Text, operands: Operands, node: exp.Substring) -> Expressio
         cure = "write the first character's number, from 1, and a number of characters"
         raise text.unsupported(node.sql("spark"), node, cure)
     return Call(Function.SUBSTRING, (value, *(Literal(each, Type.INT) for each in places)), Type.STRING)
+
+
+def _split_part(text: Text, operands: Operands, node: exp.SplitPart) -> Expression:
+    value = operands.of_types(node, node.this, (Type.STRING,))
+    match node.args.get("delimiter"), node.args.get("part_index"):
+        case exp.Literal(is_string=True) as by, exp.Literal(is_string=False) as part if (
+            by.this and str(part.this).isdecimal()
+        ):
+            number = min(int(part.this), _TO_THE_END)
+        case _:
+            number = 0
+    if not number:
+        cure = "write the delimiter in quotes, and the number of a part, from 1"
+        raise text.unsupported(node.sql("spark")[:60], node, cure)
+    arguments = (value, Literal(str(by.this), Type.STRING), Literal(number, Type.INT))
+    return Call(Function.SPLIT_PART, arguments, Type.STRING)
 
 
 def _truncated(text: Text, operands: Operands, node: exp.TimestampTrunc) -> Expression:

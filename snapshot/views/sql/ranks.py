@@ -93,10 +93,15 @@ def bounded(text: Text, output: Output, start: int, pool: dict[Expression, None]
     every = all_columns(plan)
     columns = (*every[: ranking.column], every[width], *every[ranking.column : width])
     key = output.key
-    if key is not None and single:
-        # All rows that are left have one number.
-        key = tuple(position for position in key if position != ranking.column)
+    if single and all(not output.columns[_place(ranking, position)].hidden for position in ranking.keys):
+        # A group has one row with that number.
+        key = tuple(sorted(_place(ranking, position) for position in ranking.keys))
     return Output(mapped(plan, None, columns), output.columns, key)
+
+
+def _place(ranking: Ranking, position: int) -> int:
+    """The place among the output's columns of one of the plan's."""
+    return position if position < ranking.column else position + 1
 
 
 def check_no_rank(text: Text, output: Output, at: exp.Expr) -> Output:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import duckdb
 import polars as pl
@@ -27,6 +26,7 @@ from strandline.statemachine.views.plan import LinearAggregate, Source, operator
 from strandline.statemachine.views.program import Program
 from tests.snapshot.views.circuits import Topic, follow
 from tests.snapshot.views.deltas import Row
+from tests.snapshot.views.sql.answers import check
 
 TABLES: Final = """
 CREATE TABLE flights (carrier STRING, tailnum STRING, origin STRING, arr_delay DOUBLE, distance BIGINT,
@@ -213,24 +213,6 @@ def deltas(program: Program, records: dict[str, tuple[list[Row], list[int]]]) ->
             places = [COLUMNS[plan.topic].index(column) for column, _ in plan.columns]
             chosen = [[row[place] for place in places] for row in rows]
             yield name, zset(tuple(DTYPES[kind] for _, kind in plan.columns), chosen, weights)
-
-
-def in_order(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: [str(value)[:19] for value in row if not isinstance(value, float)])
-
-
-def close(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
-    if isinstance(one, dt.datetime) and isinstance(other, dt.datetime):
-        return one == other.replace(tzinfo=dt.UTC)
-    return bool(one == other)
-
-
-def check(found: Sequence[Row], wanted: Sequence[Row]) -> None:
-    assert len(found) == len(wanted)
-    for one, other in zip(in_order(found), in_order(wanted), strict=True):
-        assert all(map(close, one, other)), (one, other)
 
 
 def dump(circuit: Circuit, sink: str, topic: Topic) -> None:
