@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.token_file import has_token, token
 
 HTTPS: Final = "https://"
 
@@ -77,7 +78,9 @@ class AdminClient:
         if address.startswith(HTTPS):
             settings = CURRENT.get()
             handlers.append(urllib.request.HTTPSHandler(context=_trusting(settings.get("ssl.ca.location"))))
-            if "sasl.username" in settings:
+            if has_token(settings):
+                self._headers["Authorization"] = f"Bearer {token(settings)}"
+            elif "sasl.username" in settings:
                 login = f"{settings['sasl.username']}:{settings.get('sasl.password', '')}".encode()
                 self._headers["Authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._opener = urllib.request.build_opener(*handlers)

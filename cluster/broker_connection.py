@@ -1,6 +1,6 @@
 """A connection to a broker for requests that librdkafka does not have.
 
-It goes the way of the client's settings: TLS, a certificate of its own, and a login by SCRAM or PLAIN.
+It goes the way of the client's settings: TLS, a certificate, and a login by SCRAM, PLAIN or a token.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.token_file import has_token, token
 from strandline.snapshot.spark.sink.connection import Api, Connection, ConnectionLost
 
 _HANDSHAKE: Final = Api(17, 1)
@@ -51,11 +52,18 @@ class BrokerConnection(Connection):
             raise
 
     def _log_in(self, settings: Mapping[str, str]) -> None:
-        name, user = settings.get("sasl.mechanism", "PLAIN").upper(), settings["sasl.username"]
-        password = settings["sasl.password"]
+        name = settings.get("sasl.mechanism", "PLAIN").upper()
+        bearer = token(settings) if has_token(settings) else None
         answer = self.ask(_HANDSHAKE, _HANDSHAKE.request.SaslHandshakeRequest(mechanism=name))
-        if answer.error_code is not ErrorCode.none or (name != "PLAIN" and name not in _HASHES):
+        if answer.error_code is not ErrorCode.none or (
+            bearer is None and name != "PLAIN" and name not in _HASHES
+        ):
             raise self._lost(f"it takes logins by {', '.join(answer.mechanisms)}, and not by {name}")
+        if bearer is not None:
+            if self._step(f"n,,\x01auth=Bearer {bearer}\x01\x01".encode()):
+                raise self._lost("it does not accept the token of --config: its log has the cause")
+            return
+        user, password = settings["sasl.username"], settings["sasl.password"]
         if name == "PLAIN":
             self._step(f"\0{user}\0{password}".encode())
             return

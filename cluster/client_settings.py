@@ -1,10 +1,12 @@
 """Settings of clients in a file as Kafka's own tools take it: how a command logs in, and what it trusts.
 
-Secrets stand in the file and never on a command line, where every process of the machine could read them.
+Secrets stand in the file and never on a command line, where every process of the machine could read them. A
+token stands in a file of its own, or in a variable: it is another one every few minutes.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 import sys
@@ -14,12 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.token_file import OAUTHBEARER, TOKEN_URL, TOKEN_VARIABLE, token_path
 
 MAX_BYTES: Final = 64 * 1024
 BOOTSTRAP: Final = "bootstrap.servers"
 _SAME: Final = frozenset((
     "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password", "ssl.ca.location",
-    "ssl.certificate.location", "ssl.key.location", "ssl.key.password", BOOTSTRAP,
+    "ssl.certificate.location", "ssl.key.location", "ssl.key.password", BOOTSTRAP, TOKEN_URL,
     "ssl.endpoint.identification.algorithm",
 ))  # fmt: skip
 """Names that librdkafka has too, or has alone."""
@@ -30,6 +33,8 @@ _JAVA: Final = {
 }
 _TYPES: Final = {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PKCS12"}
 """Forms of files that librdkafka reads; Java's own, JKS, it does not."""
+_HANDLER: Final = "sasl.login.callback.handler.class"
+"""Java's client needs it beside TOKEN_URL, and a command does not."""
 _JAAS: Final = "sasl.jaas.config"
 _OPTION: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _SECRET: Final = frozenset(("sasl.password", "ssl.key.password", "ssl.keystore.password"))
@@ -92,13 +97,15 @@ def _translated(path: Path, given: Mapping[str, str]) -> dict[str, str]:
         elif name in _TYPES:
             if value.upper() != _TYPES[name]:
                 raise _wrong(path, f"{name}={value} cannot be read", f"convert the file to {_TYPES[name]}")
+        elif _is_java_s_for_tokens(name, value):
+            continue
         elif name == _JAAS:
             options = {key: re.sub(r"\\(.)", r"\1", text) for key, text in _OPTION.findall(value)}
             if not options.keys() >= {"username", "password"}:
                 raise _wrong(path, f'{_JAAS} has no username="…" and password="…"', "write both in quotes")
             settings |= {"sasl.username": options["username"], "sasl.password": options["password"]}
         else:
-            known = ", ".join(sorted((*_SAME, *_JAVA, _JAAS)))
+            known = ", ".join(sorted((*_SAME, *_JAVA, _JAAS, _HANDLER)))
             raise _wrong(path, f"{name} is not known", f"leave it out; known are {known}")
     # Java writes nothing for "do not compare names", librdkafka the word.
     if settings.get("ssl.endpoint.identification.algorithm") == "":
@@ -106,9 +113,21 @@ def _translated(path: Path, given: Mapping[str, str]) -> dict[str, str]:
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in _PROTOCOLS:
         raise _wrong(path, f"security.protocol={protocol}", f"write one of {', '.join(_PROTOCOLS)}")
-    if protocol.startswith("SASL_") and not settings.keys() >= {"sasl.username", "sasl.password"}:
+    if settings.get("sasl.mechanism", "").upper() == OAUTHBEARER:
+        settings["sasl.mechanism"] = OAUTHBEARER
+        if TOKEN_URL not in settings and TOKEN_VARIABLE not in os.environ:
+            cure = f"write {TOKEN_URL}=file:///PATH, or set the variable {TOKEN_VARIABLE}"
+            raise _wrong(path, f"{OAUTHBEARER} needs a token", cure)
+        token_path(settings)
+    elif protocol.startswith("SASL_") and not settings.keys() >= {"sasl.username", "sasl.password"}:
         raise _wrong(path, f"{protocol} needs a user", f"write sasl.username and sasl.password, or {_JAAS}")
     return settings
+
+
+def _is_java_s_for_tokens(name: str, value: str) -> bool:
+    if name == _HANDLER:
+        return value.endswith(".OAuthBearerLoginCallbackHandler")
+    return name == _JAAS and value.partition(" ")[0].endswith(".OAuthBearerLoginModule")
 
 
 def _wrong(path: Path, cause: str, cure: str) -> CommandFailed:

@@ -18,6 +18,7 @@ from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
 from strandline.cluster.kafka_errors import error_of, failed, is_internal, note, patiently, reach
 from strandline.cluster.target import Target
+from strandline.cluster.token_file import has_token, token, token_and_end
 
 REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
@@ -34,8 +35,12 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
     # Takes what librdkafka would print; a command tells the end of the story itself.
     logger = logging.Logger("librdkafka")
     logger.addHandler(logging.NullHandler())
+    settings: Mapping[str, Any] = CURRENT.get()
+    if has_token(settings):
+        token(settings)  # a token that cannot be had is told of at once, and not as a broker out of reach
+        settings = {**settings, "oauth_cb": lambda _, had=settings: token_and_end(had)}
     return {
-        **CURRENT.get(),
+        **settings,
         "bootstrap.servers": bootstrap,
         "client.id": "strandline-cli",
         "socket.connection.setup.timeout.ms": int(_CONNECT_SECONDS * 1000),
@@ -163,6 +168,7 @@ class TopicAdmin:
         try:
             return ask()
         except TimeoutError:
+            self._admin.poll(0)  # calls `note`
             raise failed(self.where, what, KafkaError(KafkaError._TIMED_OUT)) from None
         except KafkaException as error:
             self._admin.poll(0)  # calls `note`

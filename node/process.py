@@ -181,7 +181,7 @@ class _Process:
         admin = AdminServer(
             broker, config.admin.host, config.admin.port, config.admin.hosts, tls=config.admin.tls,
             secret=config.cluster.secret.encode() if config.admin.logins else None,
-            first_user=config.cluster.first_user)  # fmt: skip
+            first_user=config.cluster.first_user, tokens=config.admin.tokens)  # fmt: skip
         try:
             broker.open()
             _remove_node_file(config)  # of a process that was killed; the folder is this one's now

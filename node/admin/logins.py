@@ -1,4 +1,6 @@
-"""Logins of the HTTP API: a user of Kafka's ports and its password in each request (RFC 7617), over TLS.
+"""Logins of the HTTP API, over TLS: a user of Kafka's ports and its password in each request (RFC 7617).
+
+Where the node takes tokens, a request may have one instead (RFC 6750); its user is that of the token.
 
 A user may read where ACLs let it describe the cluster, and change where they let it alter the cluster; all
 users may do both where nothing is authorized, as on Kafka's ports. A password that was right is remembered by
@@ -12,19 +14,25 @@ import base64
 import binascii
 import hmac
 import logging
+import re
 import secrets
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from strandline.node.config.first_user import FirstUser
 from strandline.node.kafka.handlers.authorizer import Authorizer
+from strandline.node.kafka.handlers.bearer import TOKEN, proved_by
 from strandline.node.kafka.handlers.login_turns import LoginTurns, NoPlace
 from strandline.node.kafka.handlers.passwords import Credentials, credential_of_user, is_users_password
 from strandline.node.kafka.handlers.sasl import FAILED_SECONDS
+from strandline.node.oauth.errors import BadToken
 from strandline.node.runtime.line_bound import LineBound
 from strandline.statemachine.controller.acl import CLUSTER_NAME, Operation, ResourceType
 from strandline.statemachine.controller.scram_credentials import MAX_NAME, ScramCredential, ScramMechanism
+
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +40,9 @@ MAX_PASSWORD: Final = 1024
 MAX_REMEMBERED: Final = 1000
 _READING: Final = frozenset(("GET", "HEAD"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="strandline", charset="UTF-8"'}
+_BEARER_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="strandline", error="invalid_token"'}
+_CATCHES_UP: Final = "wait until it has caught up with the controller, ask another node"
+_BEARER: Final = re.compile(rf"bearer +({TOKEN}) *", re.IGNORECASE)
 
 
 class Denied(NamedTuple):
@@ -40,6 +51,14 @@ class Denied(NamedTuple):
     status: int
     why: str
     headers: dict[str, str]
+
+
+class _Refused(Exception):
+    """A login that proves no user."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.why)
+        self.denied = denied
 
 
 class Logins:
@@ -53,11 +72,14 @@ class Logins:
         *,
         loop: asyncio.AbstractEventLoop,
         first_user: FirstUser | None = None,
+        tokens: BearerTokens | None = None,
+        knows_acls: Callable[[], bool] = lambda: True,
     ) -> None:
         """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's.
 
         `first_user` may log in as long as there are no credentials: a node that has not caught up with the
-        controller has none, and an operator must be able to ask it why.
+        controller has none, and an operator must be able to ask it why. No token lets a client in while the
+        node does not know the ACLs.
         """
         self._first: Credentials = (
             {} if first_user is None else {(first_user.name, ScramMechanism.SHA_256): first_user.credential}
@@ -69,6 +91,8 @@ class Logins:
         self._key = secrets.token_bytes(32)
         self._right: dict[bytes, ScramCredential] = {}
         """By a digest of a user and a password that were right: the credential that said so."""
+        self._tokens = tokens
+        self._knows_acls = knows_acls
         self._turns = LoginTurns()
         self._lines = LineBound(loop.time())
 
@@ -77,31 +101,21 @@ class Logins:
 
         A wrong password is answered FAILED_SECONDS after it came, as on Kafka's ports.
         """
-        began = self._loop.time()
         given = [value for name, value in headers if name == b"authorization"]
         if not given:
-            return Denied(HTTPStatus.UNAUTHORIZED, "log in with a user and its password", dict(_CHALLENGE))
-        user, password = _decoded(given[0]) if len(given) == 1 else ("", "")
-        if not self._users():
-            return _unavailable(
-                "this node does not know the users yet: wait until it has caught up with the controller, ask "
-                "another node, or set cluster.first_user in its file"
-            )
-        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
-        known = self._right.get(digest)
-        if known is None or known != credential_of_user(self._users(), user)[1]:
-            try:
-                with self._turns.place(client):
-                    right = await self._is_right(user, password, digest, client)
-                    if not right:
-                        await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
-            except NoPlace as error:
-                return _unavailable(str(error))
-            if not right:
-                self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
-                return Denied(
-                    HTTPStatus.UNAUTHORIZED, "the user is unknown, or its password is wrong", dict(_CHALLENGE)
-                )
+            how = "log in with a user and its password" + (", or a token" if self._tokens is not None else "")
+            return Denied(HTTPStatus.UNAUTHORIZED, how, dict(_CHALLENGE))
+        bearer = _BEARER.fullmatch(given[0].decode("latin-1")) if len(given) == 1 else None
+        try:
+            if self._tokens is not None and bearer is not None:
+                user = await self._by_token(self._tokens, bearer[1], client)
+            else:
+                user = await self._by_password(given, client)
+        except _Refused as refused:
+            return refused.denied
+        return self._may(user, method, client)
+
+    def _may(self, user: str, method: str, client: str) -> Denied | None:
         operation = Operation.DESCRIBE if method in _READING else Operation.ALTER
         authorizer, principal = self._authorizer(), f"User:{user}"
         if authorizer is None or authorizer.allows(
@@ -116,6 +130,48 @@ class Logins:
             "cluster`",
             {},
         )
+
+    async def _by_token(self, tokens: BearerTokens, token: str, client: str) -> str:
+        """The user of a token, by the rules of Kafka's ports. Raises _Refused."""
+        began = self._loop.time()
+        if not self._knows_acls():
+            raise _Refused(_unavailable(f"this node does not know what users may do yet: {_CATCHES_UP}"))
+        try:
+            with self._turns.place(client):
+                try:
+                    async with self._turns.turn(client):
+                        return (await proved_by(tokens, token, self._loop)).user
+                except BadToken as bad:
+                    self._note(f"{client}: a login failed: {bad}")
+                    await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
+        except NoPlace as error:
+            raise _Refused(_unavailable(str(error))) from None
+        why = "the token proves nothing: the node's log has the cause"
+        raise _Refused(Denied(HTTPStatus.UNAUTHORIZED, why, dict(_BEARER_CHALLENGE)))
+
+    async def _by_password(self, given: list[bytes], client: str) -> str:
+        """The user whose password the header has. Raises _Refused."""
+        began = self._loop.time()
+        user, password = _decoded(given[0]) if len(given) == 1 else ("", "")
+        if not self._users():
+            cure = f"{_CATCHES_UP}, or set cluster.first_user in its file"
+            raise _Refused(_unavailable(f"this node does not know the users yet: {cure}"))
+        digest = hmac.digest(self._key, f"{user}\0{password}".encode(), "sha256")
+        known = self._right.get(digest)
+        if known is not None and known == credential_of_user(self._users(), user)[1]:
+            return user
+        try:
+            with self._turns.place(client):
+                right = await self._is_right(user, password, digest, client)
+                if not right:
+                    await asyncio.sleep(began + FAILED_SECONDS - self._loop.time())
+        except NoPlace as error:
+            raise _Refused(_unavailable(str(error))) from None
+        if right:
+            return user
+        why = "the user is unknown, or its password is wrong"
+        self._note(f"{client}: a login failed: user {user!r} is unknown, or its password is wrong")
+        raise _Refused(Denied(HTTPStatus.UNAUTHORIZED, why, dict(_CHALLENGE)))
 
     def _users(self) -> Credentials:
         return self._credentials() or self._first

@@ -49,6 +49,13 @@ PROCESS: Final = (
         "seconds",
         "When the certificate of the HTTP port ends, since 1970.",
     ),
+    Metric(
+        "strandline_http_token_key_reads_total",
+        _C,
+        "reads",
+        "Reads of the keys that sign the HTTP port's tokens.",
+        ("result",),
+    ),
 )
 
 KAFKA: Final = (
@@ -84,6 +91,13 @@ KAFKA: Final = (
         "seconds",
         "When the certificate of a listener ends, since 1970.",
         ("listener",),
+    ),
+    Metric(
+        "strandline_kafka_token_key_reads_total",
+        _C,
+        "reads",
+        "Reads of the keys that sign a listener's tokens.",
+        ("listener", "result"),
     ),
     Metric("strandline_kafka_requests_total", _C, "requests", "Requests started."),
     Metric(

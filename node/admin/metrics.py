@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from importlib.metadata import version
 from itertools import product
+from typing import TYPE_CHECKING
 
 from strandline.node.admin import (
     collection_metrics,
@@ -34,21 +35,30 @@ from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_KIND, TRANSACTIONS_KIND
 from strandline.statemachine.partition.epoch_window import WindowCounters
 
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
+
 _ROLES = {LEADER: "leader", FOLLOWER: "follower", CANDIDATE: "candidate"}
 _DROPS = ("not_connected", "too_big", "backlogged")
 _NOTHING_COUNTED = WindowCounters()
 
 
 class Metrics:
-    """The page of one node; `answered` counts HTTP answers by their code, `tls` is of the HTTP port."""
+    """The page of one node; `answered` counts HTTP answers by their code, `tls` and `tokens` are HTTP's."""
 
     def __init__(
-        self, source: AdminSource, lag: LoopLag, answered: Counter[int], tls: TlsKeeper | None = None
+        self,
+        source: AdminSource,
+        lag: LoopLag,
+        answered: Counter[int],
+        tls: TlsKeeper | None = None,
+        tokens: BearerTokens | None = None,
     ) -> None:
         self._source = source
         self._lag = lag
         self._answered = answered
         self._tls = tls
+        self._tokens = tokens
         self._version = version("strandline")
 
     async def page(self) -> bytes:
@@ -102,6 +112,9 @@ class Metrics:
             page.add("strandline_http_requests_total", count, label("code", code))
         if self._tls is not None and (end := self._tls.not_after) is not None:
             page.add("strandline_http_certificate_end_seconds", end)
+        if self._tokens is not None:
+            for result, count in self._tokens.key_reads.items():
+                page.add("strandline_http_token_key_reads_total", count, label("result", result))
 
     def _kafka(self, page: Page) -> None:
         kafka = self._source.kafka
@@ -122,6 +135,10 @@ class Metrics:
         page.add("strandline_kafka_logging_in", kafka.logging_in)
         for listener, not_after in kafka.certificates.items():
             page.add("strandline_kafka_certificate_end_seconds", not_after, label("listener", listener))
+        for listener, reads in kafka.key_reads.items():
+            for result, count in reads.items():
+                labels = f"{label('listener', listener)},{label('result', result)}"
+                page.add("strandline_kafka_token_key_reads_total", count, labels)
         page.add("strandline_kafka_requests_total", kafka.counters["requests"])
         page.add("strandline_kafka_request_bytes", kafka.request_bytes)
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -31,9 +31,13 @@ from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.origins import Origins
 from strandline.node.admin.source import AdminSource
 from strandline.node.config.first_user import FirstUser
+from strandline.node.oauth.errors import KeySetError
 from strandline.node.runtime.line_bound import LineBound
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
 from strandline.node.tls.listener import TlsListener, not_listening
+
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ class AdminServer:
 
     Requests that come between `bind` and `start` wait. `names` are those under which it may be asked, beside
     `host` and all addresses. With the cluster's `secret` each request needs a login, of `first_user` while
-    the node knows no users. `lag` measures the loop while it serves.
+    the node knows no users, and with `tokens` one of these will do. `lag` measures the loop while it serves.
     """
 
     lag: LoopLag
@@ -67,6 +71,7 @@ class AdminServer:
         tls: TlsSettings | None = None,
         secret: bytes | None = None,
         first_user: FirstUser | None = None,
+        tokens: BearerTokens | None = None,
     ) -> None:
         self.port = port
         """The port it listens on; after `bind` never 0."""
@@ -77,6 +82,7 @@ class AdminServer:
         self._tls = tls
         self._secret = secret
         self._first_user = first_user
+        self._tokens = tokens
         self._keeper: TlsKeeper | None = None
         self._listener: asyncio.Server | TlsListener | None = None
         self._state = ServerState()
@@ -106,13 +112,20 @@ class AdminServer:
                 self._keeper.open()
             except TlsFilesError as error:
                 raise AdminListenError(f"admin: {error}") from error
-        api = AdminApi(self._broker, Metrics(self._broker, self.lag, answered, self._keeper))
+        if self._tokens is not None:
+            try:
+                await loop.run_in_executor(None, self._tokens.open)
+            except KeySetError as error:
+                raise AdminListenError(f"admin.oauth_keys: {error}") from error
+        metrics = Metrics(self._broker, self.lag, answered, self._keeper, self._tokens)
+        api = AdminApi(self._broker, metrics)
         logins = None
         if self._secret is not None:
             controller, broker = self._broker.controller, self._broker
             logins = Logins(
                 lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret,
-                loop=loop, first_user=self._first_user,
+                loop=loop, first_user=self._first_user, tokens=self._tokens,
+                knows_acls=lambda: controller.machine.applied_index > 0,
             )  # fmt: skip
         guard = Guard(api.app(), SECONDS, answered, self._origins, logins)
         config = Config(

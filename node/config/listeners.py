@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from strandline.node.config.addresses import is_loopback, is_wildcard
-from strandline.node.config.ports import file_path, tls_version
+from strandline.node.config.file_paths import file_path
+from strandline.node.config.ports import tls_version
+from strandline.node.config.token_keys import CURES, DEFAULT_CLAIM, TOKEN_READERS, bearer_tokens
 from strandline.node.config.values import (
     any_port,
     choice,
@@ -24,7 +25,6 @@ from strandline.node.config.values import (
 )
 from strandline.node.kafka.wire.principal import PrincipalRules
 from strandline.node.kafka.wire.server import ListenAddress
-from strandline.node.oauth.token_settings import TokenSettings, is_url
 from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.controller_commands import MAX_LISTENERS
 
@@ -69,7 +69,7 @@ class ListenerSection:
     """Path or URL of the JSON Web Key Set of the tokens' issuer."""
     oauth_issuer: str = ""
     oauth_audience: str = ""
-    oauth_principal_claim: str = "sub"
+    oauth_principal_claim: str = DEFAULT_CLAIM
     max_reauth_seconds: float = 0.0
     """The longest that a login counts (Kafka's `connections.max.reauth.ms`); 0: as long as its connection."""
     section: str = ""
@@ -114,12 +114,7 @@ class ListenerSection:
     def _tokens(self) -> BearerTokens | None:
         if not self.has_sasl or OAUTHBEARER not in self.mechanisms:
             return None
-        # What reads tokens costs 9 MB, and most nodes need none of it.
-        from strandline.node.oauth.bearer_tokens import BearerTokens
-
-        return BearerTokens(
-            TokenSettings(self.oauth_keys, self.oauth_issuer, self.oauth_audience, self.oauth_principal_claim)
-        )
+        return bearer_tokens(self)
 
 
 def _protocol(value: Any) -> str:
@@ -147,17 +142,6 @@ def _reauth_seconds(value: Any) -> float:
     return seconds
 
 
-def _keys_place(value: Any) -> str:
-    if not isinstance(value, str) or not is_url(value):
-        return file_path(value)
-    found = urlsplit(value)
-    if found.scheme == "https" or (found.scheme == "http" and is_loopback(found.hostname or "")):
-        return value
-    raise ValueError(
-        f"{value!r} is no URL whose answer can be trusted: write one with https, or the path of a file"
-    )
-
-
 def principal_rules(value: Any) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(rule, str) for rule in found):
@@ -182,15 +166,9 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "nodes_ca": file_path,
     "plain_without_tls": flag,
     "max_reauth_seconds": _reauth_seconds,
-    "oauth_keys": _keys_place,
-    "oauth_issuer": optional_text,
-    "oauth_audience": optional_text,
-    "oauth_principal_claim": some_text,
+    **TOKEN_READERS,
 }
-_OAUTH_KEYS: Final = ("oauth_keys", "oauth_issuer", "oauth_audience")
-_SASL_KEYS: Final = (
-    "mechanisms", "plain_without_tls", "max_reauth_seconds", *_OAUTH_KEYS, "oauth_principal_claim",
-)  # fmt: skip
+_SASL_KEYS: Final = ("mechanisms", "plain_without_tls", "max_reauth_seconds", *TOKEN_READERS)
 _TLS_KEYS: Final = ("certificate", "key", "ca", "client_certificate", "tls_version", "principal_rules")
 assert {"name", "section", *LISTENER_READERS} == {each.name for each in fields(ListenerSection)}
 
@@ -244,13 +222,7 @@ def checked(listeners: tuple[ListenerSection, ...], *, insecure: bool) -> str | 
 
 def _sasl_mistake(listener: ListenerSection) -> str | None:
     default = ListenerSection("")
-    for key in (
-        "mechanisms",
-        "plain_without_tls",
-        "max_reauth_seconds",
-        *_OAUTH_KEYS,
-        "oauth_principal_claim",
-    ):
+    for key in _SASL_KEYS:
         if not listener.has_sasl and getattr(listener, key) != getattr(default, key):
             return f"{key}: no client logs in by {listener.protocol}: set protocol, or leave this key out"
     if listener.nodes_ca and listener.protocol != "SASL_SSL":
@@ -262,19 +234,12 @@ def _sasl_mistake(listener: ListenerSection) -> str | None:
             f"mechanisms: by {bare[0]} and without TLS every {what} crosses the network as it is: set "
             'protocol to "SASL_SSL", or plain_without_tls = true if that is meant'
         )
-    for key in _OAUTH_KEYS:
+    for key, cure in CURES.items():
         if OAUTHBEARER in listener.mechanisms and not getattr(listener, key):
-            return f"{key}: it is not set, and logins by OAUTHBEARER need it: {_OAUTH_CURES[key]}"
+            return f"{key}: it is not set, and logins by OAUTHBEARER need it: {cure}"
         if OAUTHBEARER not in listener.mechanisms and getattr(listener, key):
             return f"{key}: no client logs in by OAUTHBEARER: add it to mechanisms, or leave this key out"
     return None
-
-
-_OAUTH_CURES: Final = {
-    "oauth_keys": "write the path or the https URL of the issuer's JSON Web Key Set",
-    "oauth_issuer": "write what the claim iss of its tokens says",
-    "oauth_audience": "write the name that this cluster has in the claim aud of its tokens",
-}
 
 
 def _tls_mistake(listener: ListenerSection) -> str | None:

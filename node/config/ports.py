@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from strandline.node.config.addresses import is_loopback
+from strandline.node.config.file_paths import file_path
+from strandline.node.config.token_keys import CURES, DEFAULT_CLAIM, TOKEN_READERS, bearer_tokens
 from strandline.node.config.values import any_port, choice, flag, some_text, whole
 from strandline.node.tls.keeper import TlsSettings
+
+if TYPE_CHECKING:
+    from strandline.node.oauth.bearer_tokens import BearerTokens
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[?[0-9A-Fa-f:.]{2,45}\]?")
 
@@ -48,7 +52,12 @@ class AdminSection:
     """Paths of PEM files; see `TlsSettings`. Both, or none: no TLS."""
     tls_version: str = "1.2"
     logins: bool = False
-    """Whether each request needs a user of Kafka's ports and its password (RFC 7617)."""
+    """Whether each request needs a user of Kafka's ports and its password (RFC 7617), or a token."""
+    oauth_keys: str = ""
+    """Path or URL of the JSON Web Key Set of the tokens' issuer; empty where no token is taken."""
+    oauth_issuer: str = ""
+    oauth_audience: str = ""
+    oauth_principal_claim: str = DEFAULT_CLAIM
 
     @property
     def tls(self) -> TlsSettings | None:
@@ -57,13 +66,10 @@ class AdminSection:
             return None
         return TlsSettings(self.certificate, self.key, tls_version=self.tls_version)
 
-
-def file_path(value: Any) -> str:
-    """The absolute path of a file."""
-    path = os.path.expanduser(some_text(value))
-    if not os.path.isabs(path):
-        raise ValueError(f"{value!r} is relative to wherever the node is started: write an absolute path")
-    return path
+    @property
+    def tokens(self) -> BearerTokens | None:
+        """None where no token is taken."""
+        return bearer_tokens(self) if self.oauth_keys else None
 
 
 def _hosts(value: Any) -> tuple[str, ...]:
@@ -96,6 +102,7 @@ PORT_READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "admin.key": file_path,
     "admin.tls_version": tls_version,
     "admin.logins": flag,
+    **{f"admin.{key}": reader for key, reader in TOKEN_READERS.items()},
 }
 
 
@@ -114,6 +121,14 @@ def mistake(mesh: MeshSection, admin: AdminSection, *, insecure: bool) -> str | 
             "admin.logins: every password would cross the network as it is: set admin.certificate and "
             "admin.key, or leave this out"
         )
+    given = [key for key in CURES if getattr(admin, key)]
+    if given and not admin.logins:
+        return f"admin.{given[0]}: no request needs a login: set admin.logins = true, or leave this key out"
+    for key, cure in CURES.items():
+        if given and key not in given:
+            return f"admin.{key}: it is not set, and logins by tokens need it: {cure}"
+    if admin.oauth_principal_claim != DEFAULT_CLAIM and not given:
+        return "admin.oauth_principal_claim: no token is taken: set admin.oauth_keys, or leave this key out"
     if admin.tls is None and admin.tls_version != "1.2":
         return "admin.tls_version: there is no TLS: set admin.certificate and admin.key, or leave this out"
     if not insecure and not is_loopback(mesh.host) and mesh.tls is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import jwt
@@ -35,6 +36,11 @@ class BearerTokens:
     def open(self) -> None:
         """Read the keys; raises KeySetError."""
         self._keys.open()
+
+    @property
+    def key_reads(self) -> Mapping[str, int]:
+        """The numbers of reads of the keys, `ok` and `failed`."""
+        return self._keys.reads
 
     def check(self, token: str) -> Proved:
         """The user that a token names; raises BadToken."""

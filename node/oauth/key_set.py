@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -64,6 +65,8 @@ class KeySet:
         """When it was tried last, whatever came of it; None before the first time."""
         self._whole_at: float | None = None
         """When that succeeded last."""
+        self.reads = Counter(ok=0, failed=0)
+        """The numbers of reads, `ok` and `failed`."""
 
     def open(self) -> None:
         """Read the keys. Raises KeySetError for a file; of a URL, which may come later, it only warns."""
@@ -100,7 +103,12 @@ class KeySet:
             return True
 
     def _read(self) -> None:
-        self._keys = _keys(self.place, _url(self.place) if is_url(self.place) else _file(self.place))
+        try:
+            self._keys = _keys(self.place, _url(self.place) if is_url(self.place) else _file(self.place))
+        except KeySetError:
+            self.reads["failed"] += 1
+            raise
+        self.reads["ok"] += 1
         self._whole_at = self._clock()
 
 

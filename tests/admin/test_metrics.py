@@ -101,6 +101,7 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         listener = SimpleNamespace(not_after=2e9, close=lambda: None)
         node.kafka._keepers["public"] = listener  # type: ignore[assignment]
         node.host.mesh._connector._tls = listener  # type: ignore[assignment]
+        node.kafka._tokens["public"] = SimpleNamespace(key_reads={"ok": 3, "failed": 1})  # type: ignore[assignment]
 
         start = {"orders-0": partition.machine.start_offset}
         node.views.processes = [version_that_runs({"phase": "following", "cut": start})]
@@ -109,9 +110,9 @@ async def test_the_page_has_every_metric_and_the_values_of_the_counters(tmp_path
         assert answer.headers["content-type"] == CONTENT_TYPE
         text = answer.body.decode()
         declared = re.findall("^# TYPE ([a-z_]+) ([a-z]+)$", text, re.MULTILINE)
-        # This port is without TLS; test_logins.py has one with it.
-        of_tls = "strandline_http_certificate_end_seconds"
-        assert declared == [(one.name, one.type.value) for one in METRICS if one.name != of_tls]
+        # This port is without TLS and tokens; test_token_logins.py has one with them.
+        of_tls = {"strandline_http_certificate_end_seconds", "strandline_http_token_key_reads_total"}
+        assert declared == [(one.name, one.type.value) for one in METRICS if one.name not in of_tls]
         found = samples(text)
         by_labels = {metric.name: metric.labels for metric in METRICS}
         for name, pairs in found:

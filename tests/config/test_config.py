@@ -314,6 +314,7 @@ def test_other_machines_may_reach_it_when_that_is_meant(tmp_path: Path) -> None:
 
 
 MESH_TLS = "\n[mesh]\ncertificate = '/c.pem'\nkey = '/c.key'\nca = '/ca.pem'\n"
+LOGINS = "[admin]\ncertificate = '/c.pem'\nkey = '/c.key'\nlogins = true\n"
 ADMIN_TLS = "\n[admin]\nhost = '0.0.0.0'\ncertificate = '/c.pem'\nkey = '/c.key'\n"
 
 
@@ -327,6 +328,9 @@ def test_other_machines_may_reach_what_is_encrypted_and_asks_for_proofs(tmp_path
     config = loaded(tmp_path, GOOD + ADMIN_TLS + "logins = true\n")
     assert config.admin.logins
     assert config.admin.tls is not None
+    assert config.admin.tokens is None
+    taken = "logins = true\noauth_keys = '/keys.json'\noauth_issuer = 'i'\noauth_audience = 'a'\n"
+    assert loaded(tmp_path, GOOD + ADMIN_TLS + taken).admin.tokens is not None
 
 
 @pytest.mark.parametrize(
@@ -337,6 +341,10 @@ def test_other_machines_may_reach_what_is_encrypted_and_asks_for_proofs(tmp_path
         ("[admin]\ncertificate = '/c.pem'", "admin.key: it is not set, and TLS needs it"),
         ("[admin]\nlogins = true", "admin.logins: every password would cross the network as it is"),
         ("[admin]\ntls_version = '1.3'", "admin.tls_version: there is no TLS"),
+        ("[admin]\noauth_keys = '/k'", "admin.oauth_keys: no request needs a login: set admin.logins"),
+        (f"{LOGINS}oauth_keys = '/k'", "admin.oauth_issuer: it is not set, and logins by tokens need it"),
+        (f"{LOGINS}oauth_principal_claim = 'c'", "admin.oauth_principal_claim: no token is taken"),
+        (f"{LOGINS}oauth_keys = 'http://id.example.org/k'", "is no URL whose answer can be trusted"),
         ("[mesh]\ncertificate = 'c.pem'", "relative to wherever the node is started"),
     ],
 )

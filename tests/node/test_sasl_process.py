@@ -373,6 +373,36 @@ def test_commands_log_in_and_change_acls(node: Node, tmp_path: Path) -> None:
     assert time.monotonic() - began < 15
 
 
+def test_commands_log_in_with_a_token(node: Node, tmp_path: Path) -> None:
+    bearer = tmp_path / "token"
+    bearer.touch(0o600)
+    file = tmp_path / "client.properties"
+    file.write_text(
+        f"bootstrap.servers={node.address('tokens')}\nsecurity.protocol=SASL_SSL\n"
+        f"sasl.mechanism=OAUTHBEARER\nssl.ca.location={node.ca}\n"
+        f"sasl.oauthbearer.token.endpoint.url={bearer.as_uri()}\n"
+    )
+
+    def strandline(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "strandline", "--config", str(file), *arguments],
+            input=stdin, capture_output=True, text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+
+    bearer.write_text(token("ec-1"))
+    made = strandline("topic", "create", "by-token")
+    assert made.returncode == 0, made.stderr
+    written = strandline("produce", "by-token", stdin="one\n")
+    assert written.returncode == 0, written.stderr
+    listed = strandline("acl", "list", "--json")
+    assert listed.returncode == 0, listed.stderr
+    bearer.write_text(token("ec-1", aud="other"))
+    for arguments in (("topic", "list"), ("acl", "list"), ("quota", "list")):
+        wrong = strandline(*arguments)
+        assert (wrong.returncode, "eyJ" in wrong.stderr) == (1, False)
+        assert "login of --config" in wrong.stderr or "the token of --config" in wrong.stderr, wrong.stderr
+
+
 def test_the_command_makes_the_first_user(node: Node) -> None:
     def strandline(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         where = ("--bootstrap", node.address("internal"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,7 @@ class KafkaServer:
         """Connections that have to log in and have not."""
         self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
         self._keepers: dict[str, TlsKeeper] = {}
+        self._tokens: dict[str, BearerTokens] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
 
@@ -106,6 +107,11 @@ class KafkaServer:
         """Unix time at which the certificate of each TLS listener ends."""
         found = ((name, keeper.not_after) for name, keeper in self._keepers.items())
         return {name: end for name, end in found if end is not None}
+
+    @property
+    def key_reads(self) -> dict[str, Mapping[str, int]]:
+        """The numbers of reads of the tokens' keys, `ok` and `failed`, of each listener that takes tokens."""
+        return {name: tokens.key_reads for name, tokens in self._tokens.items()}
 
     @property
     def handshakes_under_way(self) -> int:
@@ -147,6 +153,7 @@ class KafkaServer:
         """Take an address, without letting clients in."""
         name = address.name
         if address.tokens is not None:
+            self._tokens[name] = address.tokens
             await self.loop.run_in_executor(None, address.tokens.open)
         if address.tls is None:
             return await self.loop.create_server(
