@@ -159,6 +159,7 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path, caplog: pytest.LogCa
     clock.now += REFRESH_SECONDS
     with caplog.at_level(logging.WARNING):
         assert made.check(token("rsa-2")).user == "alice", "what is known is used while the file is bad"
+    assert made.key_reads == {"ok": 3, "failed": 1}
     assert "is no JSON Web Key Set (KeyError): put a JSON Web Key Set" in caplog.text
 
 

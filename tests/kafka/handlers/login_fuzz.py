@@ -1,4 +1,4 @@
-"""Hostile clients before their login, at a node's own requests: frames, handshakes of TLS, and logins.
+"""Hostile clients before their login, at a node's own requests: frames, handshakes of TLS, logins, tokens.
 
 `python -m tests.kafka.handlers.login_fuzz 100000 1` is the long run: so many connections, from that seed.
 Each must be ended by the node and let in nowhere, while an honest user is served all the time.
@@ -26,6 +26,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from strandline.node.config.listeners import OAUTHBEARER
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import Request
@@ -34,10 +35,12 @@ from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.node.tls.keeper import TlsSettings
 from tests.kafka.handlers.fake_node import FakeNode
+from tests.kafka.handlers.hostile_tokens import HostileTokens, message
 from tests.kafka.handlers.sasl_logins import ALL, add
 from tests.kafka.handlers.scram_client import ScramClient
 from tests.kafka.wire.certificates import Authority, Pair
 from tests.kafka.wire.server_harness import api_versions, init, request
+from tests.oauth.issuer import token, tokens
 
 AT_A_TIME: Final = 200
 HONEST_EVERY: Final = 500
@@ -107,6 +110,8 @@ class Fuzz:
         self.outcome = Outcome()
         self._rng = random.Random(seed)
         self._authority = Authority(folder)
+        self._hostile = HostileTokens(self._rng)
+        self._tokens = tokens(folder)
         self._server_pair = self._authority.issue("server")
         self._huge = huge(self._authority, folder)
         self._replay = (b"", b"")
@@ -120,6 +125,8 @@ class Fuzz:
             ("garbage for TLS", "tls", self._garbage),
             ("broken ClientHello", "tls", self._broken_hello),
             ("through TLS", "tls", self._out_of_order),
+            ("token", "tokens", self._token),
+            ("tokens out of order", "tokens", self._out_of_order),
             ("huge certificate", "mutual", lambda: b""),
         )
 
@@ -140,6 +147,7 @@ class Fuzz:
                 ListenAddress(HOST, 0, "plain", mechanisms=ALL),
                 ListenAddress(HOST, 0, "tls", tls, mechanisms=ALL),
                 ListenAddress(HOST, 0, "mutual", mutual, mechanisms=ALL),
+                ListenAddress(HOST, 0, "tokens", mechanisms=(OAUTHBEARER, *ALL), tokens=self._tokens),
             ]
         )
         self._client = ssl.create_default_context(cafile=self._authority.path)
@@ -185,7 +193,7 @@ class Fuzz:
                 writer.transport.abort()
 
     async def _honest(self) -> None:
-        """A user logs in and asks; what it says is what the replays say again."""
+        """A user logs in and asks, by SCRAM and by a token; what it says is what the replays say again."""
         began, client = time.monotonic(), ScramClient("alice", "wonderland")
         async with asyncio.timeout(SECONDS):
             reader, writer = await asyncio.open_connection(HOST, self.server.ports["tls"], ssl=self._client)
@@ -200,6 +208,14 @@ class Fuzz:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
         self._replay = client.first(), final
+        async with asyncio.timeout(SECONDS):
+            reader, writer = await asyncio.open_connection(HOST, self.server.ports["tokens"])
+            writer.write(handshake(OAUTHBEARER) + authenticate(message(token("ec-1").encode())))
+            await answer(reader)
+            assert token_of(await answer(reader)) == b""
+            writer.write(request(ApiKey.METADATA, 1, 4, struct.pack(">i", -1)))
+            assert (await answer(reader))[:4] == struct.pack(">i", 4)
+            writer.close()
         self.outcome.honest += 1
         self.outcome.slowest = max(self.outcome.slowest, time.monotonic() - began)
 
@@ -224,6 +240,7 @@ class Fuzz:
             lambda: authenticate(first),
             lambda: authenticate(final),
             lambda: authenticate(b"v=" + rng.randbytes(30)),
+            lambda: authenticate(self._hostile.draw()),
             lambda: authenticate(b"\1" * rng.choice((0, 1, 60_000))),
             lambda: authenticate(b"\0alice\0" + b"x" * rng.choice((0, 1, 3000))),
             lambda: init(9),
@@ -238,6 +255,13 @@ class Fuzz:
     def _wrong_password(self) -> bytes:
         user = self._rng.choice((b"alice", b"bob", b"Internal:views"))
         return handshake("PLAIN") + authenticate(b"\0" + user + b"\0wrong") + init(4)
+
+    def _token(self) -> bytes:
+        """A token that proves nothing, and the next message, which the client may send after it."""
+        asked = handshake(OAUTHBEARER) + authenticate(self._hostile.draw())
+        return asked + self._rng.choice(
+            (authenticate(b"\1", 3), authenticate(self._hostile.draw(), 3), init(4))
+        )
 
     def _broken_hello(self) -> bytes:
         outgoing = ssl.MemoryBIO()
