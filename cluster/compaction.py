@@ -77,7 +77,7 @@ class CompactedPartition:
         return {node for node, local in self.locals.items() if local["mcco"] is None}
 
     def causes(self, what: str) -> list[str]:
-        """In words, what keeps copies that have nothing to do from going on with `what`; the first counts.
+        """In words, what keeps all copies from going on with `what`.
 
         A hold keeps records, and no markers.
         """
@@ -143,18 +143,17 @@ def _rank(row: dict[str, Any]) -> tuple[int, int, int]:
 def held_by(one: CompactedPartition, what: str) -> str:
     """In words, the copies that hold back the removal of `what`, tombstones or markers, and for how long.
 
-    Of replicas that have not reported it says so. Where no copy has anything to do now, it is what keeps all
-    of them from going on.
+    Of replicas that have not reported it says so. Behind the copies that have something to do comes what
+    keeps all copies from going on. A copy may be behind for that, too: level one gets no part of an object.
     """
-    leader = one.leader
+    leader, found = one.leader, one.causes(what)
     held = None if leader is None else leader[f"{what}_held"]
-    if (held is None or not one.is_due(held)) and (causes := one.causes(what)):
-        return "; ".join(causes)
-    if held is None:
-        return "-"
-    names = ["level one"] if held["level_one"] else []
-    names += [f"node {node}{_lacks(one, node)}" for node in held["nodes"]]
-    return f"{', '.join(names)}, {span(held['seconds']) if one.is_due(held) else 'not due'}"
+    due = held is not None and one.is_due(held)
+    if held is not None and (due or not found):
+        names = ["level one"] if held["level_one"] else []
+        names += [f"node {node}{_lacks(one, node)}" for node in held["nodes"]]
+        found.insert(0, f"{', '.join(names)}, {span(held['seconds']) if due else 'not due'}")
+    return "; ".join(found) or "-"
 
 
 def _lacks(one: CompactedPartition, node: int) -> str:

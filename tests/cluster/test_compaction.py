@@ -145,7 +145,12 @@ def test_copies_that_have_nothing_to_do_hold_nothing_back_in_vain(
     [
         (None, 75.0, None, *["transaction of producer 4000, open at 1,000, 1 min 15 s"] * 2),
         (held(2), 75.0, None, *["transaction of producer 4000, open at 1,000, 1 min 15 s"] * 2),
-        (held(3), 75.0, None, "node 3 (no report), 7 s", "node 3 (no report), 7 s"),
+        (
+            held(3),
+            75.0,
+            None,
+            *["node 3 (no report), 7 s; transaction of producer 4000, open at 1,000, 1 min 15 s"] * 2,
+        ),
         (None, 2.0, None, "-", "-"),
         (None, None, 49, "reader table at 49", "-"),
         (None, None, 50, "-", "-"),
