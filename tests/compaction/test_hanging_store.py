@@ -91,6 +91,20 @@ def test_a_publication_that_waits_for_the_store_holds_up_the_rounds_of_its_own_l
         assert manifest_of(node.log(leads)) == before, "its files are being read"
 
 
+def test_a_node_that_stops_leaves_nothing_that_waits_for_the_store() -> None:
+    with compaction_node() as node:
+        waits, _ = two_logs(node)
+        node.upkeep.start()
+        node.bucket.delay_seconds = (HANGS_SECONDS, HANGS_SECONDS)
+        fill(waits, 40)
+        passed(node, 4 * STORE_SECONDS)
+        storing = node.upkeep._storing
+        assert storing is not None
+        closed = node.sim.spawn(node.upkeep.close())
+        assert node.world.run_until(closed.done, timeout=10.0, step=0.1)
+        assert storing.done()
+
+
 def test_a_log_that_goes_while_its_ingest_waits_is_not_called_damaged() -> None:
     with compaction_node() as node:
         waits, dirty = two_logs(node)

@@ -108,6 +108,30 @@ def test_a_replica_that_replays_its_log_does_not_clean_beyond_what_its_state_kno
         assert offsets(again.log(replica)) == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_hold_above_the_end_of_an_older_state_lets_nothing_be_cleaned_beyond_that_end() -> None:
+    """The hold is over since, and then another was given below it: at the end of then, or above."""
+    with compaction_node() as node:
+        replica = node.add()
+        put(replica, b"k", b"a")
+        replica.put(Plan(((b"k", b"2", 2),)))
+        hold(replica, 3, "over since")
+        before = replica.machine.snapshot()
+        replica.apply(ReleaseHold("over since"))
+        hold(replica, 2)
+        replica.lift()
+        put(replica, b"k", b"a", b"k", b"end")
+        node.settle()
+        after = replica.machine.snapshot()
+        log = node.log(replica)
+        assert offsets(log) == [0, 1, 2, 3, 4, 5, 6]
+        replica.machine.restore(before)
+        again = node.again()
+        again.settle()
+        replica.machine.restore(after)
+        again.settle()
+        assert offsets(again.log(replica)) == [0, 1, 2, 3, 4, 5, 6]
+
+
 @pytest.mark.parametrize(
     "play",
     [
@@ -115,6 +139,7 @@ def test_a_replica_that_replays_its_log_does_not_clean_beyond_what_its_state_kno
         test_a_batch_that_reaches_beyond_a_hold_is_not_cleaned_in_part,
         test_when_its_time_is_over_cleaning_goes_on,
         test_a_replica_that_replays_its_log_does_not_clean_beyond_what_its_state_knows,
+        test_a_hold_above_the_end_of_an_older_state_lets_nothing_be_cleaned_beyond_that_end,
     ],
 )
 def test_sabotage_rounds_that_know_of_no_holds(play: Callable[[], None]) -> None:

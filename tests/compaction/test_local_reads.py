@@ -309,11 +309,12 @@ def test_what_lies_before_a_bad_block_is_given_and_nothing_of_it() -> None:
         assert good > 0
 
 
-def test_a_log_that_is_out_of_step_is_not_read() -> None:
+@pytest.mark.parametrize("what", ["ripe_tombstones", "ripe_markers"])
+def test_a_log_that_is_out_of_step_is_not_read(what: str) -> None:
     with compaction_node() as node:
         reading = written(node, numbered(60, 60))
         assert reading.reader.serves(reading.replica.id, 0)
-        reading.replica.machine.removals.ripe_tombstones = reading.log_end + 1
+        setattr(reading.replica.machine.removals, what, reading.log_end + 1)
         assert not reading.reader.serves(reading.replica.id, 0)
         gets = reading.level_one.measures.gets
         assert records(reading.stored(0).batches) == contents(reading.log)

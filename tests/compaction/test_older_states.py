@@ -16,10 +16,17 @@ from tests.compaction.logs import Plan
 from tests.compaction.upkeep_harness import check, compaction_node, contents
 
 
-def test_a_log_takes_nothing_from_a_state_that_is_older_than_its_floors() -> None:
-    """What was deleted below the floors is in the objects of the older state, and its deletion is gone."""
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_log_takes_nothing_from_a_state_that_is_older_than_its_floors(raised: bool) -> None:
+    """What was deleted below the floors is in the objects of the older state, and its deletion is gone.
+
+    The floors are those of the log's first making, or were `raised` while it was empty.
+    """
     with compaction_node() as node:
         replica = node.add()
+        if raised:
+            node.step()
+            assert manifest_of(node.log(replica)).floor == 0
         for each in range(60):
             replica.put(Plan(((b"first %d" % each, bytes(200), 0),)))
         replica.put(Plan(((b"deleted", b"an old value", 0),)))

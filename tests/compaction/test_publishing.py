@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from strandline.node.compaction.compactor import JobFailed, Published, PublishJob
+from strandline.node.compaction.compactor import JobFailed, Published, PublishJob, Why
 from strandline.node.level_one.merger import _Merging
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.retry_backoff import RetryBackoff
@@ -493,6 +493,7 @@ def test_a_damaged_log_is_reset_and_publishes_nothing_of_it() -> None:
         node = made.nodes[0]
         publish = node.compactor.publish
         broken: list[str] = []
+        failed: list[JobFailed] = []
 
         async def damaging(job: PublishJob) -> Published | JobFailed:
             if not broken:
@@ -502,10 +503,13 @@ def test_a_damaged_log_is_reset_and_publishes_nothing_of_it() -> None:
                 file.pwrite(bytes([byte[0] ^ 1]), 40)
                 file.close()
                 broken.append(path)
-            return await publish(job)
+            told = await publish(job)
+            failed.extend([told] if isinstance(told, JobFailed) else [])
+            return told
 
         node.compactor.publish = damaging  # type: ignore[method-assign]
         made.settle()
+        assert [one.why for one in failed] == [Why.DAMAGED], "it is not met twice"
         assert node.log(cast(Any, made.partition)).resets == 1
         assert removals(made) == (99, 100)
         made.check()

@@ -179,9 +179,12 @@ def test_a_topic_without_the_policy_and_a_replica_that_does_not_lead_propose_not
         assert site.executed == []
         assert site.node.leader.led(1) is None
         site.node.configs["cleanup.policy"] = "compact,delete"
+        site.run(1)
+        assert site.node.leader.led(1) is not None
         site.replica.leads = False
         site.run(60)
         assert site.executed == []
+        assert site.node.leader.led(1) is None
         site.replica.leads = True
         site.run(DELAY_SECONDS + 2)
         assert len(site.executed) == 1

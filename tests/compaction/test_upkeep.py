@@ -230,6 +230,24 @@ def test_ripe_tombstones_and_markers_go_from_what_is_clean_already() -> None:
         assert node.upkeep.measures.resets == {Reset.NEW: 1, Reset.DAMAGED: 0, Reset.BEHIND: 0}
 
 
+def test_ripe_markers_alone_go_from_what_is_clean_already() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        replica.put(Plan(((b"a", b"v", 0),)), producer=7)
+        replica.end(7, commit=True)
+        fill(replica, 5, start=2)
+        node.settle()
+        log = node.log(replica)
+        assert 1 in offsets(log)
+        replica.removal(0, 2)
+        node.settle()
+        assert 1 not in offsets(log)
+        check(log, ripe=(0, 2))
+        done = node.upkeep.measures.rounds
+        node.settle()
+        assert node.upkeep.measures.rounds == done, "nothing that went is due again"
+
+
 def test_a_map_that_is_full_makes_several_rounds() -> None:
     small = CONFIG.__class__(
         map_bytes=4 * KIB, segment_bytes=8 * KIB, ingest_bytes=2 * KIB, ingest_seconds=10
@@ -475,6 +493,7 @@ def test_the_start_moves_through_a_log_and_past_its_end() -> None:
         assert ends_of(log) == Ends(99, 100)
         check(log)
         replica.apply(SetStartOffset(100))
+        assert ends_of(log) == Ends(100, 100), "below the start nothing is to be done"
         fill(replica, 10, start=100)
         replica.apply(SetStartOffset(105))
         replica.removal(105, 105)

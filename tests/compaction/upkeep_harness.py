@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.manifest import NONE, Manifest
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.config.node_config import CompactionSection, NodeConfig
@@ -48,6 +49,8 @@ CONFIG = CompactionSection(
 EAGER: Configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
 MARKER = Plan(())
 HERE = SimpleNamespace(replicas=(1,))
+LATER_MS = 1_000
+"""Of the newest record of a batch, by whose time it waits, after its first at most."""
 
 
 class Replica(HandReplica):
@@ -300,6 +303,7 @@ def check(replica_log: ReplicaLog, ripe: tuple[int, int] = (0, 0), *, in_round: 
     assert it is not None
     assert isinstance(replica, Replica)
     manifest, there = it.manifest, contents(replica_log)
+    _check_rows(manifest, there)
     end, clean, start = manifest.log_end, manifest.clean_end, replica.machine.start_offset
     history = [one for one in replica.history() if one.offset < end]
     assert set(there) <= set(history), "what is left is as it was written"
@@ -318,6 +322,19 @@ def check(replica_log: ReplicaLog, ripe: tuple[int, int] = (0, 0), *, in_round: 
     for one in history:
         if one.marker and one.offset >= max(ripe[1], start):
             assert one in there, "a marker waits until it is ripe"
+
+
+def _check_rows(manifest: Manifest, there: Sequence[Written]) -> None:
+    """What the manifest says of each segment's records: by that it is decided what is due."""
+    for one in manifest.segments:
+        inside = [each for each in there if one.base_offset <= each.offset < one.end_offset]
+        assert one.records == len(inside)
+        assert one.ingested_at <= min((each.timestamp for each in inside), default=one.ingested_at) + LATER_MS
+        if one.end_offset <= manifest.clean_end:
+            markers = [each.offset for each in inside if each.marker]
+            tombstones = [each.offset for each in inside if each.value is None and not each.marker]
+            assert one.lowest_marker == next(iter(markers), NONE)
+            assert one.lowest_tombstone == next(iter(tombstones), NONE)
 
 
 @contextmanager
