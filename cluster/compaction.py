@@ -18,6 +18,8 @@ from strandline.cluster.output import plural
 HELD: Final = ("tombstones_held", "markers_held")
 SILENT_SECONDS: Final = 10.0
 """Replicas report to a new leader within a second or two, and most transactions end sooner."""
+LONG_SECONDS: Final = 120.0
+"""Work on one log has ended, or failed, long before: a step of a round rests for 10 s at most."""
 MAX_PROBLEMS: Final = 20
 """Failing local logs that are told one by one."""
 _TOLD: Final = {"node", "logs", "resets", "entries", "clock_trusted", "failing_count", "failing"}
@@ -190,6 +192,11 @@ def _ago(local: dict[str, Any]) -> str:
     return "" if seconds is None else f" {span(seconds)} ago"
 
 
+_BEING: Final = {
+    "keep": "opened or changed", "fill": "filled", "clean": "cleaned", "publish": "published"
+}  # fmt: skip
+
+
 def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]) -> list[str]:
     """Problems for an operator, one line each."""
     told = []
@@ -203,6 +210,13 @@ def problems(answers: Iterable[NodeAnswers], found: Iterable[CompactedPartition]
                 f"node {node}: no majority of the nodes agrees on the time, so no tombstone ripens in what it"
                 " leads: check that the nodes reach each other and that their clocks are right"
             )
+        told += [
+            f"node {node}: local log of {work['topic']}-{work['partition']}: it is being"
+            f" {_BEING[work['work']]} for {span(work['seconds'])} already: check that node.data's disk and"
+            " the object store answer"
+            for work in answer.status.get("under_way", ())
+            if work["seconds"] > LONG_SECONDS
+        ]
     failing = []
     silent: Counter[int] = Counter()
     for one in found:

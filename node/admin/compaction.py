@@ -62,6 +62,7 @@ class CompactionApi:
                 "clock_trusted": source.clock.estimate().trusted,
                 "failing_count": len(failing),
                 "failing": failing[:FAILING],
+                "under_way": [one._asdict() for one in source.compaction.under_way()],
             }
         )
 

@@ -31,6 +31,15 @@ COMPACTION: Final = record(
     failing=rows(
         record(topic=TEXT, partition=INTEGER, problem=value("string", "Why.")), "The first of these logs."
     ),
+    under_way=rows(
+        record(
+            topic=TEXT,
+            partition=INTEGER,
+            work=value("string", "keep (opened, rebuilt or trimmed), fill, clean or publish."),
+            seconds=value("number", "For how long."),
+        ),
+        "Work on local logs that has begun and not ended.",
+    ),
 )
 
 

@@ -19,6 +19,7 @@ from strandline.node.checkpoints.local_documents import LocalDocumentMeasures
 from strandline.node.checkpoints.publisher import PublisherMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
+from strandline.node.compaction.compaction_upkeep import UnderWay
 from strandline.node.compaction.compactor import CompactorMeasures
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.replica_log import ReplicaLog
@@ -118,6 +119,7 @@ class CompactionSource(Protocol):
     @property
     def logs(self) -> Mapping[int, ReplicaLog]: ...
     def states(self) -> Mapping[str, int]: ...
+    def under_way(self) -> Sequence[UnderWay]: ...
 
 
 class CompactorSource(Protocol):

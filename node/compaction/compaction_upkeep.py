@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.node.compaction.cleaning_round import CleaningRound, RoundLimits
 from strandline.node.compaction.compaction_measures import CompactionMeasures
@@ -36,6 +36,16 @@ AGAIN_SECONDS: Final = 5.0
 log = logging.getLogger(__name__)
 
 
+class UnderWay(NamedTuple):
+    """Work on one local log that has begun and not ended."""
+
+    topic: str
+    partition: int
+    work: str
+    """As of `Work`, or "publish"."""
+    seconds: float
+
+
 class CompactionUpkeep:
     """One per node. Everything belongs on the context's loop."""
 
@@ -50,6 +60,9 @@ class CompactionUpkeep:
         """Fills a log, and publishes: what needs the object store."""
         self._log_filling = LogFilling(context, self.measures)
         self._filling: ReplicaLog | None = None
+        self._begun: dict[Work, tuple[ReplicaLog, float]] = {}
+        """The log that is worked on, and since when by the loop's clock; one at a time of each kind."""
+        self._publishing_since = 0.0
         self._pace = Pace(context.compactor.measures)
         self._rounds = itertools.count(1)
         self._makers = itertools.count(1)
@@ -74,6 +87,17 @@ class CompactionUpkeep:
         now = self._context.loop.time()
         fills = self._fill_age(kept, now) is not None
         return fills or kept.urgency(now, self._context.wall_ms()) is not None
+
+    def under_way(self) -> list[UnderWay]:
+        """The work under way, for as long as it is."""
+        now = self._context.loop.time()
+        begun = {kind.value: (log, now - since) for kind, (log, since) in self._begun.items()}
+        if (published := self.publisher.working_on) is not None:
+            begun["publish"] = published, now - self._publishing_since
+        return [
+            UnderWay(one.replica.topic, one.replica.number, work, seconds)
+            for work, (one, seconds) in begun.items()
+        ]
 
     def states(self) -> Mapping[str, int]:
         """The number of logs that are open, not open, and open but not cleaned any further."""
@@ -156,6 +180,7 @@ class CompactionUpkeep:
 
     async def _fill_and_publish(self) -> bool:
         filled = await self._ingest_one()
+        self._publishing_since = self._context.loop.time()
         return await self.publisher.step() or filled
 
     def _with_store(self, owner: ReplicaLog) -> bool:
@@ -164,6 +189,7 @@ class CompactionUpkeep:
 
     async def _guarded(self, owner: ReplicaLog, kind: Work, work: Awaitable[None]) -> bool:
         """Work on one log; if it fails in a way that was not foreseen, which is False, the others go on."""
+        self._begun[kind] = owner, self._context.loop.time()
         try:
             await work
         except Exception as error:
@@ -171,6 +197,8 @@ class CompactionUpkeep:
             owner.problems.failed(kind, f"{message}: {error!r}")
             self._context.loop.call_exception_handler({"message": message, "exception": error})
             return False
+        finally:
+            del self._begun[kind]
         return True
 
     # Looking.

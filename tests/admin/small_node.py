@@ -20,6 +20,7 @@ from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import CompactionStatus
+from strandline.node.compaction.compaction_upkeep import UnderWay
 from strandline.node.compaction.compactor import CompactorMeasures, JobFailed, Shared, ShareJob
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.compaction.removal_leader import Copies, Led
@@ -124,6 +125,7 @@ class FakeCompaction:
     leading: dict[int, Led] = field(default_factory=dict)
     known: dict[int, Copies] = field(default_factory=dict)
     publication_error: str | None = None
+    working: list[UnderWay] = field(default_factory=list)
 
     @property
     def publisher(self) -> FakeCompaction:
@@ -134,6 +136,9 @@ class FakeCompaction:
 
     def due(self, group: int) -> bool:
         return False
+
+    def under_way(self) -> list[UnderWay]:
+        return self.working
 
     def states(self) -> dict[str, int]:
         return {"open": 1, "closed": 1, "stuck": 0}

@@ -8,6 +8,7 @@ from typing import Any
 
 from strandline.node.admin.compaction import FAILING
 from strandline.node.compaction.compaction_measures import Reset
+from strandline.node.compaction.compaction_upkeep import UnderWay
 from strandline.node.compaction.removal_leader import SeenOpen
 from strandline.statemachine.partition.holds import Hold
 from strandline.statemachine.partition.removal import Removal
@@ -102,6 +103,7 @@ async def test_the_summary_counts_all_logs_and_names_the_first_that_fail(tmp_pat
         }
         node.compaction.measures.resets[Reset.DAMAGED] = 3
         node.compaction.counters.update(proposed=7, in_force=5)
+        node.compaction.working = [UnderWay("a", 2, "fill", 75.0)]
         told = await client.get("/api/compaction")
         check(told, schema_of("/api/compaction"))
         assert (told["logs"], told["failing_count"], len(told["failing"])) == (
@@ -110,6 +112,7 @@ async def test_the_summary_counts_all_logs_and_names_the_first_that_fail(tmp_pat
         assert told["failing"][0] == {"topic": "a", "partition": 1, "problem": full}
         assert told["resets"] == {"new": 0, "damaged": 3, "behind": 0}
         assert told["entries"] == {"proposed": 7, "in_force": 5}
+        assert told["under_way"] == [{"topic": "a", "partition": 2, "work": "fill", "seconds": 75.0}]
         assert told["clock_trusted"] is True
         refused(await client.ask("GET", "/api/compaction?limit=1"), 400)
 

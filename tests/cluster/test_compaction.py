@@ -252,6 +252,17 @@ def test_a_node_that_does_not_answer_and_clocks_that_disagree_are_told(nodes: No
     assert "node 2: no majority of the nodes agrees on the time" in nodes.run().out
 
 
+def test_work_that_does_not_end_is_told(nodes: Nodes) -> None:
+    nodes.add(row(0, leader(None)))
+    answers = nodes.nodes[0].answers
+    slow = {"topic": "users", "partition": 3, "work": "clean", "seconds": 125.0}
+    answers["/api/compaction"] = (200, {**status(1), "under_way": [slow, {**slow, "seconds": 60.0}]})
+    done = nodes.run()
+    assert done.status == 1
+    why = "node 1: local log of users-3: it is being cleaned for 2 min 5 s already: check that"
+    assert done.out.count("already") == done.out.count(why) == 1
+
+
 def test_without_compacted_topics_it_says_so(nodes: Nodes) -> None:
     nodes.add()
     assert nodes.run().out == "no compacted partitions\n"

@@ -44,9 +44,13 @@ def test_an_ingest_that_waits_for_the_store_holds_up_no_round() -> None:
         passed(node, 3 * STORE_SECONDS)
         assert ends_of(node.log(dirty)) == Ends(39, 40)
         assert ends_of(node.log(waits)) == Ends(0, 0)
+        [fill_of_it] = node.upkeep.under_way()
+        assert fill_of_it[:3] == ("t0", 0, "fill")
+        assert 2 * STORE_SECONDS < fill_of_it.seconds <= 4 * STORE_SECONDS
         node.bucket.delay_seconds = (0.001, 0.02)
         passed(node, 3 * HANGS_SECONDS)
         assert ends_of(node.log(waits)) == Ends(39, 40)
+        assert node.upkeep.under_way() == []
 
 
 def test_a_store_that_hangs_leaves_cleaning_its_share_of_the_processor() -> None:
@@ -87,6 +91,9 @@ def test_a_publication_that_waits_for_the_store_holds_up_the_rounds_of_its_own_l
             assert (before.clean_end, before.log_end) == (39, 80), "a round is due for it, too"
             clean(node, dirty)
             passed(node, 10 * STORE_SECONDS)
+            [publication] = node.upkeep.under_way()
+            assert publication[:3] == ("t0", 0, "publish")
+            assert publication.seconds > 9 * STORE_SECONDS
         assert ends_of(node.log(dirty)) == Ends(39, 40)
         assert manifest_of(node.log(leads)) == before, "its files are being read"
 
