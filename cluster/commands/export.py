@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from strandline.snapshot.spark.options import ReadOptions
     from strandline.snapshot.storage import Storage
 
-PARTITION_BY = ("none", "partition", "day", "hour")
 FORMATS = ("parquet", "delta", "iceberg")
 VALUES = ("bytes", "json")
 
@@ -42,8 +41,8 @@ def export(
         str | None,
         typer.Option(
             metavar="WHAT",
-            help="Folders below a topic's: none, partition, day or hour (of the timestamp, UTC). "
-            "Default: as the target was begun, or none.",
+            help="Folders below a topic's: none, partition, day or hour (of the timestamp, UTC), or with "
+            "--value json a column. Default: as the target was begun, or none.",
         ),
     ] = None,
     form: Annotated[
@@ -143,6 +142,7 @@ def export(
     # Arrow takes half a second to import, which no other command should pay for.
     from strandline.snapshot.extras import ExtraMissing
     from strandline.snapshot.object_frame import BadObject
+    from strandline.snapshot.spark.export.documents import FIXED
     from strandline.snapshot.spark.export.errors import ExportError
     from strandline.snapshot.spark.export.target import open_target
     from strandline.snapshot.spark.options import SourceError
@@ -162,7 +162,13 @@ def export(
             raise CommandFailed("no topic is named", "name one or several", MISUSED)
         settings = {}
         if partition_by is not None:
-            settings["partition_by"] = _one_of("--partition-by", partition_by, PARTITION_BY)
+            settings["partition_by"] = partition_by
+            if partition_by not in FIXED and value != "json":
+                raise CommandFailed(
+                    f"--partition-by {partition_by} is a column of values, and they are bytes",
+                    f"give --value json too, or one of {', '.join(FIXED)}",
+                    MISUSED,
+                )
         if form is not None:
             settings["format"] = _one_of("--format", form, FORMATS)
         if value is not None:

@@ -322,7 +322,7 @@ def test_the_command_exports_checks_and_says_what_is_wrong(
 
     assert "no topic is named" in refused()
     assert "there is no topic 'nope' in the newest checkpoint" in refused("nope")
-    assert "choose from none, partition, day, hour" in refused("orders", "--partition-by", "week")
+    assert "week is a column of values, and they are bytes" in refused("orders", "--partition-by", "week")
     assert "there is no such folder; " in refused("--check")
     told = as_json(run("orders", "--from", "5", "--partition-by", "day", "--json"))
     wanted = [one for records in readable(cluster, "orders").values() for one in records if one.offset >= 5]

@@ -218,6 +218,88 @@ def test_fields_are_columns_and_later_ones_are_added(
     assert (found.problems, found.unfinished, found.records) == ([], None, 5)
 
 
+ODD = ["9E", "A/B c%d=1", "ä€", "a text of more than sixteen characters"]
+"""Texts as folders have to have them: quoted."""
+NO_FOLDERS = ["", "x" * 200, "__HIVE_DEFAULT_PARTITION__", "two\nlines"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_target_is_partitioned_by_a_column_of_values(
+    form: str, cluster: StoredCluster, tmp_path: Path
+) -> None:
+    carriers = [*ODD, *NO_FOLDERS, None, ODD[0]]
+    values = [json.dumps({"id": number, "carrier": one}) for number, one in enumerate(carriers)]
+    put(cluster, *(value.encode() for value in values), b"no JSON")
+    folder = tmp_path / "target"
+    target = open_target(str(folder))
+    export(cluster, target, "events", format=form, value="json", by="carrier", limits=TINY)
+    put(cluster, b'{"id": 20, "carrier": 7}', b'{"id": 21, "carrier": "UA", "far": 1}', number=1)
+    export(cluster, target, "events", format=form, value="json", by="carrier", limits=TINY)
+
+    found = rows(folder, form, "id, carrier, value")
+    wanted: list[Any] = [(number, one, None) for number, one in enumerate(carriers[: len(ODD)])]
+    wanted += [
+        (number, None, values[number].encode()) for number in range(len(ODD), len(ODD) + len(NO_FOLDERS))
+    ]
+    wanted += [(8, None, None), (9, ODD[0], None), (None, None, b"no JSON")]
+    wanted += [(20, "7", None), (21, "UA", None)]
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+    folders = {path.parent.name for path in folder.rglob("*.parquet")}
+    if form == "delta":  # its log has paths as URIs (the protocol's "Add File")
+        logs = [path.read_text() for path in sorted((folder / "topic=events" / "_delta_log").glob("*.json"))]
+        assert any('"path":"carrier=A%252FB%2520c%2525d%253D1/' in log for log in logs)
+    if form == "iceberg":
+        catalog = load_catalog("strandline", type="sql", uri=f"sqlite:///{folder}/_strandline/catalog.db")
+        (field,) = catalog.load_table(("strandline", "events")).spec().fields
+        assert (field.name, str(field.transform)) == ("by_carrier", "identity")
+    assert {"carrier=9E", "carrier=A%2FB%20c%25d%3D1", "carrier=__HIVE_DEFAULT_PARTITION__"} < folders
+    assert check(target).problems == []
+    # Builds that do not know such targets say so.
+    assert json.loads((folder / plan_name(1)).read_text())["format"] == 4
+
+
+@pytest.mark.parametrize(
+    ("by", "columns", "why"),
+    [
+        ("nosuch", (), "topic 'events' has no column 'nosuch' to be partitioned by: name one of a field"),
+        (
+            "price",
+            (),
+            "topic 'events' cannot be partitioned by 'price', whose values are no names of folders",
+        ),
+        ("at", ("events: at timestamp",), "cannot be partitioned by 'at'"),
+        ("offset", (), "has no column 'offset'"),
+    ],
+)
+def test_what_a_target_cannot_be_partitioned_by_is_said_before_anything_is_written(
+    by: str, columns: tuple[str, ...], why: str, cluster: StoredCluster, tmp_path: Path
+) -> None:
+    put(cluster, b'{"price": 1.5}')
+    target = open_target(str(tmp_path / "target"))
+    with pytest.raises(ExportError, match=why):
+        export(cluster, target, "events", value="json", by=by, columns=columns)
+    with pytest.raises(ExportError, match=f"--partition-by {by} is a column of values, and they are bytes"):
+        export(cluster, target, "events", by=by)
+    assert target.list("") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "name"),
+    [("boolean", True, "true"), ("bigint", -3, "-3"), ("date", "2024-02-29", "2024-02-29")],
+)
+@pytest.mark.parametrize("form", FORMATS)
+def test_folders_of_other_types(
+    form: str, kind: str, value: Any, name: str, cluster: StoredCluster, tmp_path: Path
+) -> None:
+    put(cluster, json.dumps({"id": 1, "kind": value}).encode(), b'{"id": 2}')
+    folder = tmp_path / "target"
+    given = (f"events: id bigint, kind {kind}",)
+    export(cluster, open_target(str(folder)), "events", format=form, value="json", by="kind", columns=given)
+    found = {number: str(one).lower() for number, one in rows(folder, form, "id, kind") if number}
+    assert found == {1: name, 2: "none"}
+    assert (folder / "topic=events" / f"kind={name}").is_dir()
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_field_that_no_sample_had_is_kept_and_a_later_round_has_its_column(
     cluster: StoredCluster, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import unquote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from deltalake import CommitProperties, DeltaTable
@@ -20,13 +21,15 @@ from deltalake.transaction import AddAction, Transaction
 
 from strandline.snapshot.spark.export.documents import File, Manifest, Settings, topic_folder
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.parquet import NO_VALUE, file_schema
+from strandline.snapshot.spark.export.json_columns import NO_VALUE, arrow_fields
+from strandline.snapshot.spark.export.parquet import file_schema
 from strandline.snapshot.spark.export.tables import Tables
 from strandline.snapshot.spark.export.target import Target
 
 APPLICATION: Final = "strandline-export"
 _COLUMN: Final = {"day": pa.date32(), "hour": pa.string(), "partition": pa.int32()}
-"""Type of the column that a table is partitioned by, whose values are the names of folders."""
+"""Type of the column that a table is partitioned by, whose values are the names of folders; of a column of
+values it is that column's."""
 
 
 class DeltaTables(Tables):
@@ -35,7 +38,7 @@ class DeltaTables(Tables):
     def __init__(self, target: Target, settings: Settings) -> None:
         super().__init__(target)
         by = settings.partition_by
-        self._partition_by = [by] if by in _COLUMN else []
+        self._partition_by = [] if by == "none" else [by]
         self._options = dict(target.options)
         if self._options.get("endpoint", "").startswith("http://"):
             self._options["allow_http"] = "true"
@@ -87,8 +90,9 @@ class DeltaTables(Tables):
     def _schema(self, topic: str, manifest: Manifest) -> Any:
         """The columns of a round's files, and those of their folders."""
         columns = file_schema(manifest.plan, topic)
+        of_values = {field.name: field.type for field in arrow_fields(manifest.plan.columns.get(topic, {}))}
         for name in self._partition_by:
-            columns = columns.append(pa.field(name, _COLUMN[name]))
+            columns = columns.append(pa.field(name, _COLUMN.get(name) or of_values[name]))
         return columns
 
     def _add_columns(self, topic: str, table: DeltaTable, schema: Any) -> bool:
@@ -121,8 +125,9 @@ class DeltaTables(Tables):
         values = {}
         for name in self._partition_by:
             value = path.partition("/")[0].removeprefix(f"{name}=")
-            values[name] = None if value == NO_VALUE else value
+            values[name] = None if value == NO_VALUE else unquote(value)
         stats = json.dumps({"numRecords": file.records})
+        # The library writes paths as URIs.
         return AddAction(path, file.bytes, values, int(time.time() * 1000), True, stats)
 
     def offsets(self, topic: str) -> Iterator[Any]:

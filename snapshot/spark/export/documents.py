@@ -18,10 +18,14 @@ from strandline.snapshot.spark.export.json_columns import SCALARS, Fields
 from strandline.snapshot.spark.export.target import STATE
 from strandline.snapshot.spark.json_schema import Kind
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Rises with a change that earlier builds would misread; earlier ones are read as well."""
 _BYTES_FORMAT: Final = 2
 """Format of the documents of a target whose values are bytes: builds without columns of values know it."""
+_COLUMNS_FORMAT: Final = 3
+"""Format of those of a target that is not partitioned by a column of values."""
+FIXED: Final = ("none", "partition", "day", "hour")
+"""Values of `partition_by` for any target; `day` and `hour` are of the timestamp, in UTC."""
 BYTES: Final = "bytes"
 """Values as they are, in the column `value`."""
 JSON: Final = "json"
@@ -39,7 +43,7 @@ class Settings:
     """The choices that all rounds of a target have in common."""
 
     partition_by: str = "none"
-    """`none`, `partition`, `day` or `hour` (of the timestamp, in UTC)."""
+    """One of FIXED, or a column of values."""
     format: str = "parquet"
     """`parquet` for files alone; `delta` or `iceberg` for files that a table's log or catalog lists."""
     value: str = BYTES
@@ -182,6 +186,8 @@ def encode(document: Plan | Manifest) -> bytes:
     if settings["value"] == BYTES:
         told["format"] = _BYTES_FORMAT
         del settings["value"]
+    elif settings["partition_by"] in FIXED:
+        told["format"] = _COLUMNS_FORMAT
     return (json.dumps(told, indent=1) + "\n").encode()
 
 

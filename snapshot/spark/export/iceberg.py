@@ -88,9 +88,10 @@ class IcebergTables(Tables):
             with self._catalog().create_table_transaction(
                 (self._namespace, topic), schema, location=self.place(topic)
             ) as making:
-                if self._by in _TRANSFORMS:
+                if self._by != "none":
                     with making.update_spec() as spec:
-                        spec.add_field(*_TRANSFORMS[self._by], f"by_{self._by}")
+                        column, transform = _TRANSFORMS.get(self._by, (self._by, IdentityTransform()))
+                        spec.add_field(column, transform, f"by_{self._by}")
         except (CommitFailedException, TableAlreadyExistsError):
             if self._open(topic) is None:
                 raise

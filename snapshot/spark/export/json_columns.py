@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -31,6 +32,8 @@ SCALARS: Final = {
     "DATE": pa.date32(),
 }
 """Types that have no others inside; moments and days are text in JSON, and never inferred."""
+FOLDER_KINDS: Final = ("BOOLEAN", "BIGINT", "STRING", "DATE")
+"""Types of a column whose values can be names of folders; for moments there are days and hours."""
 _TAKEN: Final = {name.lower() for name in COLUMNS} | {"day", "hour"}
 """Columns of every record, and of folders."""
 _NAME: Final = re.compile(r"""[^\s,;{}()=.`"'\x00-\x1f\x7f]{1,128}""")
@@ -38,6 +41,10 @@ _NAME: Final = re.compile(r"""[^\s,;{}()=.`"'\x00-\x1f\x7f]{1,128}""")
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _FINER: Final = re.compile(r"[.,]\d{7}")
 _LARGEST: Final = 2**63
+NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""Folder of rows that have no value in the column of folders; readers take it for null."""
+_LONGEST_FOLDER: Final = 120
+"""Most bytes of a value in a folder's name: with a column's name at most 255, as file systems have it."""
 _EXACT: Final = 2**53
 """Whole numbers up to this one are the same as a fraction of 64 bits."""
 
@@ -108,13 +115,25 @@ def _arrow(kind: Kind) -> Any:
     return SCALARS[str(kind)]
 
 
-class JsonColumns:
-    """Decodes the values of one topic into its columns."""
+def is_folder(text: str) -> bool:
+    """Whether a text can be a folder's name: a file system takes it, and readers do not take it for null."""
+    return 0 < len(quote(text, safe="")) <= _LONGEST_FOLDER and text != NO_VALUE and text.isprintable()
 
-    def __init__(self, fields: Fields) -> None:
+
+class JsonColumns:
+    """Decodes the values of one topic into its columns.
+
+    `folders` is the column whose values are names of folders, if one is: a text that cannot be one has no
+    place in that column.
+    """
+
+    def __init__(self, fields: Fields, folders: str | None = None) -> None:
         self._fields = arrow_fields(fields)
         self._columns = {field: number for number, field in enumerate(fields)}
         self._take = [self._taker(kind) for kind in fields.values()]
+        for number, (field, kind) in enumerate(fields.items()):
+            if column_name(field) == folders and kind == "STRING":
+                self._take[number] = self._folder
         self._whole = True
         """Whether the columns say all of the value that is being taken."""
         self._decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
@@ -219,6 +238,10 @@ class JsonColumns:
             return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         except ValueError:  # a number that is too large for 64 bits
             return self._misfit()
+
+    def _folder(self, value: Any) -> Any:
+        found = self._string(value)
+        return found if found is None or is_folder(found) else self._misfit()
 
     def _timestamp(self, value: Any) -> Any:
         """A moment of ISO 8601 that names its zone, and has microseconds at most."""

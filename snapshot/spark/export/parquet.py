@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.export.documents import (
+    FIXED,
     JSON,
     File,
     Plan,
@@ -31,7 +33,7 @@ from strandline.snapshot.spark.export.documents import (
     topic_folder,
 )
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.json_columns import JsonColumns, arrow_fields
+from strandline.snapshot.spark.export.json_columns import NO_VALUE, JsonColumns, arrow_fields
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import TOPIC_ID
@@ -45,8 +47,6 @@ MOST_FOLDERS: Final = 1000
 MADE_BY: Final = b"strandline.export"
 """Key of a file's metadata: the round and unit that it is of."""
 _MICROSECONDS: Final = {"day": 86_400_000_000, "hour": 3_600_000_000}
-NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""Folder of times outside the years 1 to 9999; readers take it for null."""
 FOLDER_OF_PARTITION: Final = re.compile(r"/partition=(\d+)/")
 _CALENDAR: Final = (-62_135_596_800_000_000, 253_402_300_799_999_000)
 """The first and the last millisecond of the years 1 to 9999, in microseconds since 1970."""
@@ -84,7 +84,9 @@ class Job:
         writers: dict[str, _Writer] = {}
         partition_by = self.plan.settings.partition_by
         topic = self.unit.topic
-        values = JsonColumns(self.plan.columns[topic]) if self.plan.settings.value == JSON else None
+        values = None
+        if self.plan.settings.value == JSON:
+            values = JsonColumns(self.plan.columns[topic], partition_by)
         schema = file_schema(self.plan, topic).with_metadata({MADE_BY: made_by(self.plan, self.number)})
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
         for batch in read_windows(self.storage, self.windows, read):
@@ -129,8 +131,9 @@ def file_schema(plan: Plan, topic: str) -> Any:
     """
     iceberg = plan.settings.format == "iceberg"
     left_out = {"topic"} if iceberg else {"topic", plan.settings.partition_by}
-    fields = [(name, kind) for name, kind in COLUMNS.items() if name not in left_out]
-    return pa.schema([*fields, *arrow_fields(plan.columns.get(topic, {}))])
+    fields = [pa.field(name, kind) for name, kind in COLUMNS.items()]
+    fields += arrow_fields(plan.columns.get(topic, {}))
+    return pa.schema([one for one in fields if one.name not in left_out])
 
 
 def found_file(plan: Plan, position: int, path: str, data: bytes) -> File:
@@ -166,6 +169,9 @@ def _split(batch: Any, partition_by: str) -> Iterator[tuple[str, Any]]:
     if partition_by == "none":
         yield "", batch
         return
+    if partition_by not in FIXED:
+        yield from _split_by_values(batch, partition_by)
+        return
     if partition_by == "partition":
         values = batch.column("partition").to_numpy()
     else:
@@ -174,6 +180,22 @@ def _split(batch: Any, partition_by: str) -> Iterator[tuple[str, Any]]:
         chosen = values == value
         rows = batch if chosen.all() else batch.filter(pa.array(chosen))
         yield f"{partition_by}={_folder(partition_by, value)}/", rows
+
+
+def _split_by_values(batch: Any, column: str) -> Iterator[tuple[str, Any]]:
+    coded = batch.column(column).dictionary_encode(null_encoding="encode")
+    codes = coded.indices.to_numpy()
+    for code, value in enumerate(coded.dictionary.to_pylist()):
+        chosen = codes == code
+        rows = batch if chosen.all() else batch.filter(pa.array(chosen))
+        yield f"{column}={quote(text_of(value), safe='')}/", rows
+
+
+def text_of(value: Any) -> str:
+    """A column's value as the name of its folder, before it is quoted."""
+    if value is None:
+        return NO_VALUE
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _in_calendar(batch: Any) -> Any:

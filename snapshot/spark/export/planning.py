@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from strandline.snapshot.spark.export.documents import BYTES, Plan, Range, Settings, Unit
+from strandline.snapshot.spark.export.documents import BYTES, FIXED, Plan, Range, Settings, Unit
 from strandline.snapshot.spark.export.errors import ExportError
-from strandline.snapshot.spark.export.json_columns import Fields, extended, grown
+from strandline.snapshot.spark.export.json_columns import FOLDER_KINDS, Fields, column_name, extended, grown
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
@@ -130,7 +130,27 @@ class Planner:
                 for batch in sampled(self._storage, views, ("value",))
             )
             found[topic] = grown(found.get(topic, {}), sample)
+        for topic in {view.topic for view in chosen}:
+            self._check_folders(topic, found.get(topic, {}))
         return found, tuple(sorted(given))
+
+    def _check_folders(self, topic: str, fields: Fields) -> None:
+        """Raise ExportError if the target is partitioned by a column that the topic has not, or not of a kind
+        whose values can be names of folders."""
+        by = self._settings.partition_by
+        if by in FIXED:
+            return
+        kinds = [kind for field, kind in fields.items() if column_name(field) == by]
+        if not kinds:
+            raise ExportError(
+                f"topic {topic!r} has no column {by!r} to be partitioned by",
+                f"name one of a field that its values have, or give it: --columns '{topic}: {by} string'",
+            )
+        if kinds[0] not in FOLDER_KINDS:
+            raise ExportError(
+                f"topic {topic!r} cannot be partitioned by {by!r}, whose values are no names of folders",
+                f"name a column of text, whole numbers, days or booleans, or one of {', '.join(FIXED)}",
+            )
 
 
 def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:

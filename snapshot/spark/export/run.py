@@ -14,6 +14,7 @@ from functools import partial
 
 from strandline.snapshot.spark.export.documents import (
     DONE,
+    FIXED,
     JSON,
     ROUNDS,
     File,
@@ -93,6 +94,12 @@ class Export:
         self._settings = self._agreed(settings or {}, planned)
         if columns and self._settings.value != JSON:
             raise ExportError("--columns is of --value json", "say so too, or export to another place")
+        by = self._settings.partition_by
+        if by not in FIXED and self._settings.value != JSON:
+            raise ExportError(
+                f"--partition-by {by} is a column of values, and they are bytes",
+                f"give --value json too, or one of {', '.join(FIXED)}",
+            )
         self._tables = open_tables(self._settings, target, catalog or {})
         if not planned:
             try:
