@@ -149,17 +149,28 @@ async def ingest(
             await off(executor, making.take, run, data)
         return Ingested(await off(executor, making.finish), read)
     except ObjectNotFound as error:
-        return JobFailed(Why.GONE, str(error))
+        return JobFailed(Why.GONE, f"{error}{_offsets(job, error.key)}")
     except RangeNotFound as error:
-        return JobFailed(Why.SOURCE, f"{error.key} is cut: {error.reason}")
+        return JobFailed(Why.SOURCE, f"{error.key} is cut: {error.reason}{_offsets(job, error.key)}")
     except StoreError as error:
         return JobFailed(Why.STORE, str(error))
     except LocalLogDamaged as error:
         return JobFailed(Why.DAMAGED, str(error))
-    except (BadObject, BadBatch) as error:
+    except BadObject as error:
+        return JobFailed(Why.SOURCE, f"{error}{_offsets(job, error.name)}")
+    except BadBatch as error:
         return JobFailed(Why.SOURCE, str(error))
     except OSError as error:
         return JobFailed(Why.DISK, disk_reason(error, job.place.folder))
+
+
+def _offsets(job: IngestJob, name: str) -> str:
+    """In words, the offsets of an object: its keys are what an operator has to write again."""
+    identity = job.place.identity
+    for source in job.sources:
+        if name == level_one_name(identity.topic_id, identity.partition, source.term, source.unique):
+            return f" (offsets {source.base_offset} to {source.end_offset})"
+    return ""
 
 
 async def _runs(job: IngestJob, store: ObjectStore) -> tuple[list[_Run], int]:

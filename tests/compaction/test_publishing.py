@@ -440,6 +440,45 @@ def test_a_lost_object_is_made_anew_from_the_log() -> None:
         made.check()
 
 
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_an_object_that_a_copy_cannot_read_is_replaced_once_its_keys_are_written_again(how: str) -> None:
+    """The leader has compared it before, and does not look at it again until it has less for its offsets."""
+    with rig() as made:
+        fill(made, 100, keys=100)
+        made.settle()
+        partition = made.partition
+        bad = list(partition.machine.level_one)[5]
+        name = level_one_name(partition.topic_id, 0, bad.term, bad.unique)
+        data = bytearray(made.bucket.objects.pop(name))
+        if how == "damaged":
+            data[40] ^= 1
+            made.bucket.objects[name] = bytes(data)
+        joins = made.nodes[1].upkeep.log_of(partition.id)
+        assert joins is not None
+        joins.damaged("its disk was replaced")
+        told = set[str | None]()
+
+        def work() -> int:
+            for _ in range(30):
+                made.work(0)
+                made.work(1)
+                made.remove()
+                told.add(joins.problems.first)
+            return 0 if joins.log is None else joins.log.manifest.log_end
+
+        assert work() == 0, "it cannot be filled"
+        [reason] = told - {None}
+        assert reason is not None
+        assert reason.endswith(f"(offsets {bad.base_offset} to {bad.end_offset})")
+        for number in [*range(bad.base_offset, bad.end_offset), 1000]:
+            partition.put(Plan(((b"key %d" % number, b"again", number),)))
+        partition.lift()
+        assert work() == partition.machine.next_offset
+        assert joins.problems.first is None
+        made.settle()
+        made.check()
+
+
 class Gate(ObjectStore):
     """A store whose gets wait for a test."""
 

@@ -475,7 +475,7 @@ def test_an_object_that_stays_gone_is_told() -> None:
         log = node.log(replica)
         assert log.problems.first is None
         node.step()
-        assert "there is no such object" in str(log.problems.first)
+        assert str(log.problems.first).endswith("there is no such object (offsets 0 to 10)")
         node.bucket.objects |= there
         node.settle()
         assert (ends_of(log), log.problems.first) == (Ends(19, 20), None)
