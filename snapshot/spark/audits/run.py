@@ -31,6 +31,7 @@ from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figur
 from strandline.snapshot.spark.audits.stored import stored_objects
 from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
+from strandline.snapshot.spark.audits.view_audit import views_equal_their_sql
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.statemachine.controller import controller_snapshot
@@ -126,6 +127,8 @@ def audit_storages(
         grace=grace,
     )
     results = _results(frames, places)
+    for answers, storage in zip(results, storages, strict=True):
+        answers.append(views_equal_their_sql(spark, storage))
     figures = _figures(frames, places)
     seconds = time.perf_counter() - began
     for kept in (documents, references, batches, replayed, said, stored, frames.comparisons, *tables.cached):

@@ -1,0 +1,58 @@
+"""A program as Spark SQL understands it: what its tables are, and each view's query."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.snapshot.views.sql.programs import program_of
+from strandline.snapshot.views.sql.statements import Table, statements
+from strandline.snapshot.views.sql.text import Text
+from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.types import Type
+
+Columns = tuple[tuple[str, Type], ...]
+
+
+class SparkTable(NamedTuple):
+    """A table: the columns of its topic's JSON values, and the names of its primary key's.
+
+    A table whose mode is `append` has no key.
+    """
+
+    name: str
+    topic: str
+    columns: Columns
+    key: tuple[str, ...]
+    skip: bool
+    """Whether records that are no rows are skipped."""
+
+
+class SparkView(NamedTuple):
+    """A view: its query for Spark, its columns, and what its topic is known by; None for a local view."""
+
+    name: str
+    query: str
+    columns: Columns
+    key: tuple[str, ...]
+    sink: str | None
+
+
+def in_spark(sql: str) -> tuple[list[SparkTable], list[SparkView]]:
+    """Give a program's tables and views, in their order; raises Refused."""
+    views = {view.name: view for view in program_of(sql).views}
+    tables: list[SparkTable] = []
+    found: list[SparkView] = []
+    for each in statements(Text(sql)):
+        if isinstance(each, Table):
+            key = tuple(each.columns[position][0] for position in each.key)
+            tables.append(
+                SparkTable(each.name, each.topic, each.columns, key, each.options["on_error"] == "skip")
+            )
+            continue
+        view = views[each.name]
+        sink = view.sink
+        names = () if sink is None else tuple(sink.names[position] for position in sink.key)
+        of = None if sink is None else digest(sink)
+        query = each.query.sql(dialect="spark")
+        found.append(SparkView(view.name, query, view.columns, names, of))
+    return tables, found

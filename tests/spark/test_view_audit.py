@@ -1,0 +1,144 @@
+"""The audit of views, on what a real node has stored: right at each restore point; forged rows are found."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+
+from strandline.cluster.admin_client import first_answer
+from strandline.snapshot.spark.audits import ClusterStorage, Verdict
+from strandline.snapshot.spark.audits.result import AuditResult
+from strandline.snapshot.spark.audits.view_audit import views_equal_their_sql
+from strandline.snapshot.storage import open_storage
+from tests.cluster.command import strandline
+from tests.cluster.real_cluster import RealCluster, running_cluster
+
+PROGRAM: Final = """
+CREATE TABLE sales (id STRING NOT NULL PRIMARY KEY, shop STRING, amount BIGINT, rate DOUBLE)
+  OPTIONS (mode 'upsert');
+CREATE TABLE shops (shop STRING NOT NULL PRIMARY KEY, city STRING) OPTIONS (mode 'upsert');
+CREATE TABLE visits (shop STRING, seconds INT);
+CREATE VIEW totals OPTIONS (partitions 2) AS
+  SELECT shop, count(*) AS n, max(amount) AS most, sum(rate) AS rate FROM sales GROUP BY shop;
+CREATE VIEW cities AS SELECT c.city, count(s.id) AS n, count(DISTINCT s.amount) AS amounts
+  FROM shops c LEFT JOIN sales s ON s.shop = c.shop GROUP BY c.city;
+CREATE VIEW long AS SELECT v._partition, v._offset, v._timestamp, v.seconds FROM visits v
+  WHERE v.seconds > 50 AND v.shop IN (SELECT shop FROM shops);
+CREATE VIEW everything AS SELECT count(*) AS n, avg(rate) AS rate FROM sales;
+"""
+WAIT: Final = 60.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RealCluster]:
+    with running_cluster(tmp_path / "cluster", nodes=1) as running:
+        compacted = {"cleanup.policy": "compact"}
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        topics = [NewTopic(name, 2, 1, config=compacted) for name in ("sales", "shops")]
+        for made in admin.create_topics([*topics, NewTopic("visits", 2, 1)]).values():
+            made.result(20)
+        yield running
+
+
+class Writer:
+    """Sets and deletes rows at random."""
+
+    def __init__(self, cluster: RealCluster) -> None:
+        self.random = random.Random(3)
+        self.producer = Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+
+    def change(self, count: int) -> None:
+        for _ in range(count):
+            shop = f"s{self.random.randrange(6)}"
+            rate = self.random.choice([1.5, 0.1, -0.7, None])
+            sale = {"shop": shop, "amount": self.random.randrange(9), "rate": rate}
+            gone = self.random.random() < 0.3
+            self.put("sales", f"k{self.random.randrange(60)}", None if gone else sale)
+            self.put("visits", None, {"shop": shop, "seconds": self.random.randrange(100)})
+            if self.random.random() < 0.2:
+                self.put("shops", shop, {"city": f"city{self.random.randrange(3)}"})
+        self.producer.flush(30)
+
+    def put(self, topic: str, key: str | None, value: Any) -> None:
+        self.producer.produce(topic, None if value is None else json.dumps(value), key)
+
+
+def checkpoint(cluster: RealCluster) -> int:
+    """Take a restore point, as soon as there can be one; its number."""
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        told = first_answer(
+            cluster.admin, "POST", "/api/checkpoints", {"timeout_seconds": WAIT}, timeout=WAIT
+        )
+        if told.get("restore_point") is not None:
+            return int(told["restore_point"])
+        time.sleep(0.2)
+    raise AssertionError(told)
+
+
+def written(cluster: RealCluster) -> None:
+    """Wait until the live version has written something: it began with the cut of its filling."""
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        running = first_answer(cluster.admin, "GET", "/api/views", None, timeout=WAIT)["running"]
+        if any(one["live"] and one["status"].get("written") for one in running):
+            return
+        time.sleep(0.1)
+    raise AssertionError(running)
+
+
+def audited(spark: SparkSession, cluster: RealCluster) -> AuditResult:
+    described = cluster.description
+    return views_equal_their_sql(spark, ClusterStorage(open_storage(described.storage), described.cluster))
+
+
+@pytest.mark.timeout(240)
+def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
+    spark: SparkSession,
+    cluster: RealCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = Writer(cluster)
+    writer.change(100)
+    file = tmp_path / "shops.sql"
+    file.write_text(PROGRAM)
+    applied = strandline(
+        capfd, monkeypatch, "view", "apply", str(file), "--wait", "40", "--cluster", str(cluster.folder)
+    )
+    assert applied.status == 0, applied
+    # At a point that is taken amid changes the program's cut lies somewhere below the inputs' ends.
+    writer.change(100)
+    checkpoint(cluster)
+    written(cluster)
+    writer.change(50)
+    last = checkpoint(cluster)
+    result = audited(spark, cluster)
+    assert result.verdict is Verdict.PASSED, (result.evidence, result.remarks)
+    assert result.counts["restore points"] == 2, result.remarks
+    assert result.counts["views compared"] == 8
+    assert result.counts["rows"] > 20
+
+    writer.put("totals", '["s1"]', {"shop": "s1", "n": 999, "most": 1, "rate": 0.5})
+    writer.put("cities", '["city0"]', None)
+    writer.put("everything", '["more"]', {"n": 1, "rate": None})
+    writer.producer.flush(30)
+    checkpoint(cluster)
+    result = audited(spark, cluster)
+    assert result.verdict is Verdict.FINDING
+    assert {row["point"] for row in result.evidence} != {last}
+    found = {(row["view"], row["key"]): str(row["problem"]) for row in result.evidence}
+    assert found.keys() == {("totals", '["s1"]'), ("cities", '["city0"]'), ("everything", "[]")}
+    assert " in n" in found["totals", '["s1"]']
+    assert "the topic lacks" in found["cities", '["city0"]']
