@@ -1,4 +1,4 @@
-"""`strandline node`: run one in the foreground, let a new data folder in, empty one of its replicas."""
+"""`strandline node`: run one in the foreground, let a new data folder in, empty one, forget one."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ app = typer.Typer(invoke_without_command=True)
 
 REPLACED_SECONDS: Final = 600.0
 DRAINED_SECONDS: Final = 600.0
+REMOVED_SECONDS: Final = 60.0
 _FENCED_SECONDS: Final = 15.0
 """A node counts as dead some seconds after its process ended: the command asks again until then."""
 _POLL_SECONDS: Final = 0.5
@@ -39,7 +40,7 @@ def node(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM or Ctrl-C, let its new data folder in, or empty it.
+    """Run one node in the foreground until SIGTERM or Ctrl-C, let its folder in, empty it or forget it.
 
     --json: the log as JSON lines.
 
@@ -49,6 +50,7 @@ def node(
       STRANDLINE_LOG_LEVEL=debug strandline node --config node.toml --set kafka.port=19092
       strandline node replace 3
       strandline node drain 3
+      strandline node remove 3
     """
     if context.invoked_subcommand is not None:
         return
@@ -158,6 +160,43 @@ def drain(
     show(as_json, {"node": node, "draining": not undo, "replicas": left}, said)
 
 
+@app.command()
+def remove(
+    node: Annotated[int, typer.Argument(metavar="ID", help="The node to forget: stopped, and drained.")],
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait until it is no member any more.", min=1.0)
+    ] = REMOVED_SECONDS,
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Forget a node for good: it is a member no more, has no vote, and is no longer waited for.
+
+    Drain it first, then stop it. Its data folder is never let in again. Another machine may take its id, with
+    an empty folder and `strandline node replace ID`. It is safe to repeat. Take the node out of cluster.nodes
+    of the others at their next restart.
+
+    \b
+    Examples:
+      strandline node drain 3
+      strandline node remove 3
+    """
+    addresses = target(admin=admin, folder=cluster).admin
+    with progress(as_json) as say:
+        say(f"node {node}: waiting until it counts as dead")
+        _when_dead(addresses, "/api/nodes/remove", {"node": node})
+        deadline = time.monotonic() + timeout
+        while first_answer(addresses, "GET", "/api/nodes")["replacement"] is not None:
+            say(f"node {node}: waiting until the controller's group has left it out")
+            if time.monotonic() > deadline:
+                raise CommandFailed(
+                    f"node {node} is still a member of the controller's group after {timeout:g} s",
+                    "it goes on by itself: see `strandline cluster status` and the nodes' logs",
+                )
+            time.sleep(_POLL_SECONDS)
+    show(as_json, {"node": node, "removed": True}, f"node {node} is removed")
+
+
 def _stay(row: Mapping[str, Any]) -> str:
     """The replicas that do not move, if there are any, and why; nodes of earlier releases do not tell."""
     found = ""
@@ -177,17 +216,22 @@ def _time_left(held: int, left: int, began: float) -> str:
 
 
 def _asked(addresses: Sequence[str], body: dict[str, Any]) -> str:
-    """The folder that is let in; asked again while the node still counts as alive, or does not knock yet."""
+    """The folder that is let in."""
+    return str(_when_dead(addresses, "/api/nodes/replace", body)["folder"])
+
+
+def _when_dead(addresses: Sequence[str], path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The answer about a node; asked again while it still counts as alive, or does not knock yet."""
     deadline = time.monotonic() + _FENCED_SECONDS
     while True:
         try:
-            answer = first_answer(addresses, "POST", "/api/nodes/replace", body, timeout=20.0)
+            answer: dict[str, Any] = first_answer(addresses, "POST", path, body, timeout=20.0)
         except CommandFailed as failed:
             text = str(failed)
             if time.monotonic() > deadline or not ("is alive" in text or "no process comes" in text):
                 raise
         else:
-            return str(answer["folder"])
+            return answer
         time.sleep(_POLL_SECONDS)
 
 

@@ -11,7 +11,7 @@ from strandline.node.objectstore.store_health import OperationKind
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller import Controller
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, REMOVED
 
 WAITED_SECONDS: Final = 1.0
 """Of a batch for the budget of requests, before that is told: longer than a put takes of any store."""
@@ -207,6 +207,8 @@ def _replacement(machine: Controller) -> _Found:
     present = machine.replacement
     if present is None:
         return 0, (), None
+    if present.folder == REMOVED:
+        return 1, (), f"node {present.node} is removed: {len(present.leaving)} groups have it as a member yet"
     left = f"{len(present.leaving)} groups have still to leave its folder before out"
     joined = f"{len(present.joining)} to take the new one in"
     stuck = machine.stuck_topics()

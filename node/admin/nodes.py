@@ -17,6 +17,7 @@ from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
     RaiseFeatureLevel,
+    RemoveNode,
     ReplaceNode,
     SetDraining,
 )
@@ -39,6 +40,7 @@ class NodesApi:
             ("GET", "/api/nodes", self.nodes),
             ("POST", "/api/nodes/replace", self.replace),
             ("POST", "/api/nodes/drain", self.drain),
+            ("POST", "/api/nodes/remove", self.remove),
             ("POST", "/api/cluster/upgrade", self.upgrade),
         ]
 
@@ -136,6 +138,21 @@ class NodesApi:
             return refusal(404 if unknown else 409, result.message)
         return Json({"node": node, "draining": draining, "replicas": result})
 
+    async def remove(self, request: Request) -> Response:
+        """Forget a dead node without replicas."""
+        only(request)
+        body = await json_body(request)
+        node = body.get("node") if isinstance(body, dict) and set(body) <= {"node"} else None
+        if type(node) is not int or not 0 < node < 2**16:
+            return refusal(400, 'the body is {"node": id}')
+        result = await self._source.controller.submit(RemoveNode(node), SUBMIT_SECONDS)
+        if isinstance(result, Unavailable):
+            return refusal(503, result.reason)
+        if isinstance(result, Refused):
+            unknown = result.error is KafkaError.BROKER_ID_NOT_REGISTERED
+            return refusal(404 if unknown else 409, result.message)
+        return Json({"node": node, "leaving": result})
+
     async def upgrade(self, request: Request) -> Response:
         """Raise the cluster's feature level to this node's release, or to the level that is named."""
         only(request)
@@ -157,8 +174,8 @@ class NodesApi:
         return Json({"feature_level": result, "before": before})
 
     def _members(self) -> set[int]:
-        group = self._source.host.groups.get(CONTROLLER_GROUP)
-        return {*self._source.controller.machine.nodes, *(group.voters if group is not None else ())}
+        machine, group = self._source.controller.machine, self._source.host.groups.get(CONTROLLER_GROUP)
+        return {*machine.nodes, *machine.folders, *(group.voters if group is not None else ())}
 
     def _replacement(self) -> dict[str, Any] | None:
         present = self._source.controller.machine.replacement

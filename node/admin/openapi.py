@@ -33,6 +33,8 @@ from strandline.node.admin.schemas import (
     NOTHING,
     PARTITION,
     PAUSED,
+    REMOVE_REQUEST,
+    REMOVED,
     RENEWAL,
     RENEWAL_REQUEST,
     REPLACE_REQUEST,
@@ -123,6 +125,7 @@ OPENAPI: Final[dict[str, Any]] = {
         "/api/nodes/replace": _post(
             "Let the data folder that a dead node comes with take its place", REPLACE_REQUEST, REPLACED
         ),
+        "/api/nodes/remove": _post("Forget a dead node without replicas", REMOVE_REQUEST, REMOVED),
         "/api/nodes/drain": _post(
             "Have a node get no more replicas and lose those it has", DRAIN_REQUEST, DRAINED
         ),

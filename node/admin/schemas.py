@@ -113,7 +113,7 @@ NODE: Final = record(
 
 _FOLDER: Final = value("string", "Identity of a data folder: sixteen hexadecimal digits.")
 REPLACEMENT: Final = maybe_record(
-    "The data folder that is replacing a node's lost one; null if there is none.",
+    "The data folder that is replacing a node's lost one, or 0 for a node that is removed; null if none.",
     node=INTEGER,
     folder=_FOLDER,
     leaving=value("integer", "Groups that still have the old folder as a member."),
@@ -152,6 +152,16 @@ DRAINED: Final = record(
     node=value("integer", "Node id."),
     draining=value("boolean", "Whether it gets no more replicas."),
     replicas=value("integer", "Partitions it has a replica of."),
+)
+REMOVE_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["node"],
+    "properties": {"node": value("integer", "Node id.")},
+}
+REMOVED: Final = record(
+    node=value("integer", "Node id."),
+    leaving=value("integer", "Groups that still have the node as a member."),
 )
 UPGRADE_REQUEST: Final = {
     "type": "object",

@@ -42,6 +42,7 @@ from strandline.node.views.view_process import ViewProcess
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     RaiseFeatureLevel,
+    RemoveNode,
     ReplaceNode,
     SetCollection,
     SetDraining,
@@ -57,7 +58,7 @@ class ControllerSource(Protocol):
     def machine(self) -> Controller: ...
     async def submit(
         self,
-        command: SetCollection | ReplaceNode | SetDraining | RaiseFeatureLevel | ViewCommand,
+        command: SetCollection | ReplaceNode | SetDraining | RemoveNode | RaiseFeatureLevel | ViewCommand,
         seconds: float,
         /,
     ) -> object | Unavailable: ...

@@ -31,6 +31,7 @@ from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.node.raft.data_folder import NO_FOLDER
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.host import RaftHost
+from strandline.statemachine.controller.controller_state import REMOVED
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,8 @@ class FolderKeeper:
                 )
             return (
                 f"{known}, and it is not empty: it may be an older copy, or one from before this node was"
-                f" replaced: bring that folder back, or, if that one is lost, {cure}"
+                " replaced, or removed: bring that folder back, or, if that one is lost or the node was"
+                f" removed, start this node with an empty one, then `strandline node replace {node}`"
             )
         return None
 
@@ -282,6 +284,9 @@ class FolderKeeper:
         machine, host = self._controller.machine, self._host
         own = machine.folders.get(host.node_id)
         if own is not None and own.folder != host.folder.id and own.generation > host.folder.generation > 0:
+            if own.folder == REMOVED:
+                self._on_fatal(RuntimeError(f"node {host.node_id} was removed from this cluster"))
+                return
             self._on_fatal(
                 RuntimeError(
                     f"data folder {own.folder:016x} has taken the place of this one, {host.folder.id:016x},"

@@ -143,7 +143,9 @@ class Folder:
             return None
         if known.folder == NO_FOLDER:
             return (
-                f"node {peer} is being replaced, and its groups have not left its folder before out yet: wait"
+                f"node {peer} was removed from this cluster, or is being replaced and its groups have not"
+                " left its folder before out yet: wait, or, if it was removed, start it with an empty data"
+                f" folder and let that in with `strandline node replace {peer}`"
             )
         return (
             f"it comes with data folder {claim.key.folder:016x}, and node {peer} of this cluster had another:"

@@ -36,9 +36,6 @@ from strandline.statemachine.controller.controller_commands import (
     ProducerIdBlock,
     RaiseFeatureLevel,
     ReplaceGroupConfigs,
-    ReplaceNode,
-    ReplicasJoined,
-    ReplicasLeft,
     ReplicasMoved,
     SetCollection,
     ViewCommand,
@@ -58,6 +55,7 @@ from strandline.statemachine.controller.controller_state import (
 )
 from strandline.statemachine.controller.controller_topics import TopicCommand
 from strandline.statemachine.controller.hosted_groups import GroupChanges
+from strandline.statemachine.controller.node_folders import FolderCommand
 from strandline.statemachine.controller.quota_set import QuotaSet
 from strandline.statemachine.controller.scram_credentials import Credentials
 from strandline.statemachine.controller.settings import Configs
@@ -129,13 +127,9 @@ class Controller:
             return view_programs.apply(state, index, command)
         if isinstance(command, NodeCommand):
             return controller_nodes.apply(state, index, command)
+        if isinstance(command, FolderCommand):
+            return node_folders.apply(state, index, command)
         match command:
-            case ReplaceNode():
-                return node_folders.replace(state, index, command)
-            case ReplicasLeft():
-                return node_folders.left(state, index, command)
-            case ReplicasJoined():
-                return node_folders.joined(state, index, command)
             case MoveReplicas():
                 return replica_moves.move(state, index, command)
             case ReplicasMoved():

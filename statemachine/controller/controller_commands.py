@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 2
+FEATURE_LEVEL = 3
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -66,6 +66,7 @@ class ControllerOpcode(IntEnum):
     CUT_OVER_VIEWS = 33
     ALTER_CLIENT_QUOTAS = 34
     SET_DRAINING = 35
+    REMOVE_NODE = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +132,21 @@ class ReplaceNode:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """Forget a dead node without replicas. Result: how many groups have still to leave it out.
+
+    No data folder of it comes back: its id is free for another one, by ReplaceNode. Repeating it is safe.
+    """
+
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicasLeft:
-    """Groups have committed members without the node. Result: how many have still to do so."""
+    """Groups have committed members without the node. Result: how many have still to do so.
+
+    `folder` is the one that takes the node's place, 0 if the node is removed.
+    """
 
     node: int
     folder: int
@@ -528,6 +542,7 @@ Command = (
     | AlterAcls
     | AlterClientQuotas
     | SetDraining
+    | RemoveNode
     | ViewCommand
 )
 
@@ -767,7 +782,8 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ),
     ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
-    ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _positive, _groups)),
+    ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node,)),
+    ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _count, _groups)),
     ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
     ControllerOpcode.MOVE_REPLICAS: (MoveReplicas, (_topic_id, _i64, _target)),
     ControllerOpcode.REPLICAS_MOVED: (ReplicasMoved, (_moved,)),

@@ -18,6 +18,7 @@ from strandline.statemachine.controller.controller_commands import (
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import (
+    REMOVED,
     ControllerState,
     ListenerAddress,
     NodeFolder,
@@ -83,6 +84,12 @@ def _register(state: ControllerState, index: int, command: RegisterNode) -> Node
         )
         return Refused(KafkaError.STALE_BROKER_EPOCH, reason)
     folder = state.folders.get(command.node)
+    if folder is not None and folder.folder == REMOVED:
+        reason = (
+            f"Node {command.node} was removed from this cluster: start it with an empty data folder, and let"
+            f" that in with `strandline node replace {command.node}`."
+        )
+        return Refused(KafkaError.INVALID_REGISTRATION, reason)
     if folder is not None and folder.folder != command.folder:
         reason = (
             f"Node {command.node} has data folder {folder.folder:016x}, not {command.folder:016x}: bring it"

@@ -101,11 +101,16 @@ class NodeFolder(NamedTuple):
     """The identity that the folder drew when it was made."""
 
 
+REMOVED = 0
+"""In place of the folder of a node that was removed: no folder has this identity."""
+
+
 class Replacement(NamedTuple):
-    """Another data folder on its way into a node's place."""
+    """Another data folder on its way into a node's place, or a node that is removed."""
 
     node: int
     folder: int
+    """REMOVED for a node in whose place there is none."""
     boot_id: int
     """Of the last process on the folder before, 0 for none: it counts as dead from here on."""
     leaving: frozenset[int]
@@ -157,7 +162,7 @@ class ControllerState:
         self.nodes: dict[int, NodeRegistration] = {}
         """By id, in the order of the ids."""
         self.folders: dict[int, NodeFolder] = {}
-        """By node id, of every node that ever registered."""
+        """By node id, of every node that ever registered, also of those that were removed since."""
         self.draining: set[int] = set()
         """Nodes that get no more replicas, because an operator is emptying them."""
         self.replacement: Replacement | None = None
@@ -243,6 +248,11 @@ class ControllerState:
     def put_node(self, registration: NodeRegistration) -> None:
         """Add or replace a node's registration; a reader of the nodes keeps its consistent picture."""
         self.nodes = dict(sorted({**self.nodes, registration.node: registration}.items()))
+
+    def forget_node(self, node: int) -> None:
+        """Drop the registration of a node that has no replicas."""
+        self.nodes = {other: known for other, known in self.nodes.items() if other != node}
+        self.draining.discard(node)
 
     def racks(self) -> dict[int, str]:
         """Nodes that may get replicas, in the order of their ids, each with its rack."""

@@ -16,6 +16,7 @@ from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
     Command,
     RegisterNode,
+    RemoveNode,
     SetDraining,
     StopViews,
 )
@@ -25,9 +26,12 @@ FEATURE: Final = "strandline.version"
 """The name under which Kafka's clients are told of it."""
 PLACEMENT: Final = 2
 """Racks, nodes that are drained, what a stopped view still may do."""
+REMOVAL: Final = 3
+"""Nodes that are removed."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
+    REMOVAL: "`node remove`",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -37,6 +41,8 @@ def needed(command: Command) -> int:
     match command:
         case SetDraining():
             return PLACEMENT
+        case RemoveNode():
+            return REMOVAL
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):

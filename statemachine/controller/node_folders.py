@@ -1,4 +1,4 @@
-"""Data folders of the nodes, and the replacement of a lost one: `strandline node replace`.
+"""Data folders of the nodes, and their end: `strandline node replace` and `strandline node remove`.
 
 A node's promises (its votes, the entries it acknowledged) lie in its folder, so another folder under the same
 id is another voter (Raft §6; KIP-853 tells voters apart by id and directory). While a folder is replaced,
@@ -6,15 +6,25 @@ every group of the node first leaves it out of its members, and only when all ha
 let in and joins them again as a learner. One node is replaced at a time; docs/raft.md, "Folders", says why
 that is safe. If a second folder is lost meanwhile, groups of both nodes may have no majority left, and the
 replacement would wait for them for ever: the operator may delete their topics, internal ones too.
+
+A node that is removed is forgotten at once: it has no replicas, so nothing refers to it. The controller's
+group then leaves it out of its members, as in a replacement by no folder. Its id stays known with the folder
+REMOVED, so no folder of it is let in again but by a replacement.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasJoined, ReplicasLeft
+from strandline.statemachine.controller.controller_commands import (
+    RemoveNode,
+    ReplaceNode,
+    ReplicasJoined,
+    ReplicasLeft,
+)
 from strandline.statemachine.controller.controller_state import (
     CONTROLLER_GROUP,
+    REMOVED,
     ControllerState,
     NodeFolder,
     Replacement,
@@ -24,6 +34,22 @@ from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 _NAMED = 5
 """Topics that a refusal names; the rest is counted."""
+
+
+FolderCommand = ReplaceNode | RemoveNode | ReplicasLeft | ReplicasJoined
+
+
+def apply(state: ControllerState, index: int, command: FolderCommand) -> int | Refused:
+    """Do what a command says, or refuse it and change nothing."""
+    match command:
+        case ReplaceNode():
+            return replace(state, index, command)
+        case RemoveNode():
+            return remove(state, index, command)
+        case ReplicasLeft():
+            return left(state, index, command)
+        case ReplicasJoined():
+            return joined(state, index, command)
 
 
 def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | Refused:
@@ -54,6 +80,49 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
     return len(groups)
 
 
+def remove(state: ControllerState, index: int, command: RemoveNode) -> int | Refused:
+    """Forget a node; how many groups have still to leave it out."""
+    node, present, known = command.node, state.replacement, state.nodes.get(command.node)
+    if present is not None and (present.node, present.folder) != (node, REMOVED):
+        return _invalid(_wait_for(state, present))
+    if known is None:
+        folder = state.folders.get(node)
+        if folder is None or folder.folder != REMOVED:
+            return Refused(KafkaError.BROKER_ID_NOT_REGISTERED, f"Node {node} is not registered.")
+        return 0 if present is None else len(present.leaving)
+    refused = _needed(state, node)
+    if refused is not None:
+        return _invalid(refused)
+    state.forget_node(node)
+    state.folders[node] = NodeFolder(state.folders[node].generation + 1, REMOVED)
+    state.replacement = Replacement(node, REMOVED, known.boot_id, frozenset((CONTROLLER_GROUP,)), frozenset())
+    state.version = index
+    return 1
+
+
+def _needed(state: ControllerState, node: int) -> str | None:
+    """The reason why a node cannot be removed, and the cure; None if it can."""
+    if not state.nodes[node].fenced:
+        return f"Node {node} is alive: stop its process first. It counts as dead some seconds later."
+    moving = {group for group, move in state.moves.items() if node in move.target or node in move.original}
+    held = sorted({_topic(state, group) for group in moving | state.hosted.get(node, set())})
+    if held:
+        return (
+            f"Node {node} has replicas of {_named(held)}: move them to other nodes first, with"
+            f" `strandline node drain {node}`."
+        )
+    others = [known for known in state.nodes.values() if known.node != node]
+    alive = sum(not known.fenced for known in others)
+    if not others:
+        return f"Node {node} is the last one of the cluster, which ends with it: stop it instead."
+    if alive <= len(others) // 2:
+        return (
+            f"Only {alive} of the {len(others)} other nodes are alive, and the controller needs a majority of"
+            " those without this one: start them first."
+        )
+    return None
+
+
 def left(state: ControllerState, index: int, command: ReplicasLeft) -> int | Refused:
     """Groups have left the node out of their members; how many have still to do so."""
     present = _present(state, command)
@@ -61,8 +130,11 @@ def left(state: ControllerState, index: int, command: ReplicasLeft) -> int | Ref
         return _over(command.node)
     leaving = present.leaving - set(command.groups)
     joining = present.joining | (present.leaving - leaving)
+    if present.folder == REMOVED:
+        joining = present.joining
     state.replacement = present._replace(leaving=leaving, joining=joining)
     state.version = index
+    _end(state)
     return len(leaving)
 
 
@@ -107,6 +179,8 @@ def _is_stuck(state: ControllerState, present: Replacement, group: int) -> bool:
 
 def _wait_for(state: ControllerState, present: Replacement) -> str:
     stuck = stuck_topics(state)
+    if present.folder == REMOVED:
+        return f"Node {present.node} is being removed: wait until that is over."
     if not stuck:
         return f"Node {present.node} is being replaced: wait until that is over."
     return (

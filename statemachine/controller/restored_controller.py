@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from strandline.statemachine.controller.controller_state import ControllerState, NodeFolder
+from strandline.statemachine.controller.controller_state import REMOVED, ControllerState, NodeFolder
 
 EPOCHS: Final = 1 << 30
 """Cluster epochs for each step: one a second for 34 years."""
@@ -55,9 +55,11 @@ def move_on(
 
 
 def hosts(state: ControllerState) -> Collection[int]:
-    """Nodes that have a replica of any partition, or ever registered: a restored cluster needs them all."""
+    """Nodes that have a replica of any partition, or ever registered and were not removed: a restored cluster
+    needs them all."""
     hosted = {node for node, groups in state.hosted.items() if groups}
-    return sorted(hosted | set(state.folders) | set(state.nodes))
+    served = {node for node, folder in state.folders.items() if folder.folder != REMOVED}
+    return sorted(hosted | served | set(state.nodes))
 
 
 def _generation(state: ControllerState, node: int) -> int:

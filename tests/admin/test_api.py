@@ -29,6 +29,8 @@ from strandline.node.level_zero.money_budget import MoneyBudget
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL
+from strandline.statemachine.controller.controller_state import NodeFolder
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
@@ -344,14 +346,15 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
             assert 'the body is {"node": id}' in await ask(drain, body, 400)
         for body in ({"level": "2"}, {"level": 0}, {"to": 2}):
             assert "the body is {}, or" in await ask(upgrade, body, 400)
-        assert "understands feature levels up to 2" in await ask(upgrade, {"level": 99}, 400)
+        assert f"understands feature levels up to {FEATURE_LEVEL}" in await ask(upgrade, {"level": 99}, 400)
         assert "needs feature level 2" in await ask(drain, {"node": 1}, 409)
         known = node.machine.nodes[1]
         node.machine._state.put_node(known._replace(max_feature_level=1))
-        assert "Node 1 understands feature levels up to 1, not 2: upgrade it" in await ask(upgrade, {}, 409)
-        node.machine._state.put_node(known._replace(max_feature_level=2, rack="east"))
+        why = f"Node 1 understands feature levels up to 1, not {FEATURE_LEVEL}: upgrade it"
+        assert why in await ask(upgrade, {}, 409)
+        node.machine._state.put_node(known._replace(max_feature_level=FEATURE_LEVEL, rack="east"))
         answer = await client.ask("POST", upgrade, b"{}")
-        assert (answer.status, answer.json()) == (200, {"feature_level": 2, "before": 1})
+        assert (answer.status, answer.json()) == (200, {"feature_level": FEATURE_LEVEL, "before": 1})
         assert "Node 9 is not registered" in await ask(drain, {"node": 9}, 404)
         assert "cannot be drained: topics have more replicas than the 0 other" in await ask(
             drain, {"node": 1}, 409
@@ -364,6 +367,20 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
         (row,) = (await client.get("/api/nodes"))["nodes"]
         assert (row["draining"], row["without_room"], row["replicas"]) == (True, 1, 1)
         assert row["below_minimum"] == []
+
+        remove = "/api/nodes/remove"
+        for body in ({}, {"node": "2"}, {"node": 2, "force": True}, {"node": 0}):
+            assert 'the body is {"node": id}' in await ask(remove, body, 400)
+        assert "Node 9 is not registered" in await ask(remove, {"node": 9}, 404)
+        assert "Node 1 is alive: stop its process first" in await ask(remove, {"node": 1}, 409)
+        dead = node.machine.nodes[1]._replace(node=2, fenced=True)
+        node.machine._state.put_node(dead)
+        node.machine._state.folders[2] = NodeFolder(1, 77)
+        answer = await client.ask("POST", remove, b'{"node": 2}')
+        assert (answer.status, answer.json()) == (200, {"node": 2, "leaving": 1})
+        told = await client.get("/api/nodes")
+        assert [one["node"] for one in told["nodes"]] == [1]
+        assert (told["replacement"]["node"], told["replacement"]["leaving"]) == (2, 1)
 
 
 @on_loop

@@ -13,6 +13,7 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     CutOverViews,
     RaiseFeatureLevel,
+    RemoveNode,
     SetDraining,
     StartViewWorker,
     StopViews,
@@ -24,6 +25,7 @@ from tests.statemachine.view_log import A, B, Views
 
 LATER: list[Command] = [
     SetDraining(1, True),
+    RemoveNode(1),
     registration(1, rack="east"),
     StopViews("p", 3, 0, "an operator stopped it"),
 ]
@@ -34,7 +36,7 @@ def test_what_a_level_brings_is_refused_below_it_and_names_the_cure(command: Com
     log = Log(nodes=1)
     error, message = log.refused(command)
     assert error is KafkaError.UNSUPPORTED_VERSION
-    assert "needs feature level 2, the cluster is at 1" in message
+    assert f"needs feature level {feature_levels.needed(command)}, the cluster is at 1" in message
     assert "strandline cluster upgrade" in message
 
 

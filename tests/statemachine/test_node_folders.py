@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     CreateInternalTopic,
     DeleteTopic,
     FenceNode,
     Heartbeat,
+    MoveReplicas,
+    RemoveNode,
     ReplaceNode,
     ReplicasJoined,
     ReplicasLeft,
+    SetDraining,
 )
-from strandline.statemachine.controller.controller_state import NodeFolder
+from strandline.statemachine.controller.controller_state import REMOVED, NodeFolder
+from strandline.statemachine.controller.feature_levels import REMOVAL
+from strandline.statemachine.controller.restored_controller import hosts
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, registration, topic_id
@@ -189,3 +195,98 @@ def test_a_topic_made_meanwhile_counts_the_new_folder_from_the_start() -> None:
     log.do(log.creation(5, "later", assignments=[[1, 2, 3]]))
     joins = {place.topic: place.joins for place in log.machine.group_changes(3, ()).create}
     assert joins == {"a": True, "b": True, "later": False}
+
+
+# A node that is removed.
+
+
+def with_an_idle_dead_node(nodes: int = 4) -> Log:
+    """The last of these nodes has no replicas, and is dead."""
+    log = Log(nodes=nodes - 1, level=REMOVAL)
+    log.do(log.creation(1, "a", partitions=2, replication_factor=3))
+    log.do(registration(nodes, levels=(1, REMOVAL)))
+    dead(log, nodes)
+    return log
+
+
+def dead(log: Log, node: int) -> None:
+    log.do(FenceNode(node, log.machine.nodes[node].heard_index, 1_000))
+
+
+def test_a_node_without_replicas_is_forgotten_once_dead_and_its_vote_goes() -> None:
+    log = with_an_idle_dead_node()
+    log.do(SetDraining(4, True))
+    assert log.do(RemoveNode(4)) == 1, "the controller's own group"
+    assert list(log.machine.nodes) == [1, 2, 3]
+    assert log.machine.draining == frozenset()
+    assert log.machine.folders[4] == NodeFolder(2, REMOVED)
+    assert log.do(RemoveNode(4)) == 1, "told twice"
+    dead(log, 3)
+    assert "Node 4 is being removed: wait" in log.refused(ReplaceNode(3, NEW))[1]
+    assert log.do(ReplicasLeft(4, REMOVED, (0,))) == 0
+    assert log.machine.replacement is None
+    assert log.do(RemoveNode(4)) == 0
+    again = Controller(lambda index, captured: None)
+    again.restore(log.machine.snapshot())
+    assert again.snapshot() == log.machine.snapshot()
+
+
+def test_no_folder_of_a_removed_node_comes_back_and_another_takes_its_id() -> None:
+    log = with_an_idle_dead_node()
+    log.do(RemoveNode(4))
+    log.do(ReplicasLeft(4, REMOVED, (0,)))
+    for folder in (504, NEW):
+        error, message = log.refused(registration(4, 999, levels=(1, REMOVAL), folder=folder))
+        assert error == KafkaError.INVALID_REGISTRATION
+        assert "Node 4 was removed from this cluster: start it with an empty data folder" in message
+    assert log.refused(Heartbeat(4, 104, 1_000))[0] == KafkaError.BROKER_ID_NOT_REGISTERED
+    assert log.do(ReplaceNode(4, NEW)) == 1
+    assert log.do(ReplicasLeft(4, NEW, (0,))) == 0
+    assert log.do(registration(4, 999, levels=(1, REMOVAL), folder=NEW)) == log.machine.nodes[4]
+    assert log.do(ReplicasJoined(4, NEW, (0,))) == 0
+    assert log.machine.replacement is None
+    assert log.machine.folders[4] == NodeFolder(3, NEW)
+
+
+def test_a_node_that_is_needed_is_not_removed() -> None:
+    log = Log(nodes=4, level=REMOVAL)
+    assert "Node 4 is alive: stop its process first" in log.refused(RemoveNode(4))[1]
+    assert log.refused(RemoveNode(9)) == (KafkaError.BROKER_ID_NOT_REGISTERED, "Node 9 is not registered.")
+    log.do(log.creation(1, "a", partitions=4, replication_factor=3))
+    dead(log, 4)
+    error, message = log.refused(RemoveNode(4))
+    assert error == KafkaError.INVALID_REQUEST
+    assert "Node 4 has replicas of a: move them to other nodes first" in message
+    assert "`strandline node drain 4`" in message
+
+
+def test_a_node_on_its_way_into_a_partition_is_not_removed() -> None:
+    log = with_an_idle_dead_node()
+    log.do(Heartbeat(4, 104, 1_000))
+    log.do(MoveReplicas(topic_id(1), 0, (1, 2, 4)))
+    dead(log, 4)
+    assert "Node 4 has replicas of a" in log.refused(RemoveNode(4))[1]
+
+
+def test_the_others_must_be_a_majority_without_the_node_that_goes() -> None:
+    log = with_an_idle_dead_node()
+    dead(log, 1)
+    dead(log, 2)
+    message = log.refused(RemoveNode(4))[1]
+    assert "Only 1 of the 3 other nodes are alive, and the controller needs a majority" in message
+    alone = Log(nodes=1, level=REMOVAL)
+    dead(alone, 1)
+    assert "Node 1 is the last one of the cluster" in alone.refused(RemoveNode(1))[1]
+
+
+def test_one_node_is_removed_or_replaced_at_a_time() -> None:
+    log = with_an_idle_dead_node(5)
+    dead(log, 3)
+    assert log.do(ReplaceNode(3, NEW))
+    assert "Node 3 is being replaced: wait" in log.refused(RemoveNode(5))[1]
+
+
+def test_a_restored_cluster_needs_no_node_that_was_removed() -> None:
+    log = with_an_idle_dead_node()
+    log.do(RemoveNode(4))
+    assert list(hosts(log.machine._state)) == [1, 2, 3]

@@ -190,6 +190,7 @@ CHANGES: Final[Mapping[ApiKey, Callable[[Any], Iterable[str]]]] = MappingProxyTy
         ApiKey.ALTER_CLIENT_QUOTAS: _quotas,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS: _topics,
         ApiKey.UPDATE_FEATURES: lambda payload: (one.feature for one in payload.feature_updates),
+        ApiKey.UNREGISTER_BROKER: lambda payload: (str(payload.broker_id),),
         ApiKey.ELECT_LEADERS: lambda payload: (one.topic for one in payload.topic_partitions or ()),
         ApiKey.DELETE_GROUPS: lambda payload: payload.groups_names,
         ApiKey.OFFSET_DELETE: lambda payload: (payload.group_id,),

@@ -69,6 +69,7 @@ class ApiKey(IntEnum):
     UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
@@ -152,6 +153,7 @@ APIS: Final = _table(
     Api(ApiKey.UPDATE_FEATURES, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible=0),
     Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible=0),
+    Api(ApiKey.UNREGISTER_BROKER, 0, 0, flexible=0),
     Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, flexible=0),
     Api(ApiKey.LIST_TRANSACTIONS, 0, 2, flexible=0),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, flexible=0),

@@ -46,8 +46,9 @@ TOLD: Final = {
         "it does not know this node's id: first add the node to the cluster, or correct it"
     ),
     MeshReason.OTHER_FOLDER: (
-        "it knows this node by another data folder, whose votes and acknowledged entries this one lacks:"
-        " bring that folder back, or let this one in with `strandline node replace` and this node's id"
+        "it knows this node by another data folder, whose votes and acknowledged entries this one lacks, or"
+        " the node was removed: bring that folder back, or let an empty one in with `strandline node replace`"
+        " and this node's id"
     ),
     MeshReason.DUPLICATE_NODE: "another running process has this node's id: stop it, or change its node_id",
     MeshReason.OTHER_NODE: "it is another node than the one dialled: correct the peer's address",

@@ -228,6 +228,7 @@ REQUESTS: Final[dict[ApiKey, list[dict[str, Any]]]] = {
         {"timeout": NOW, "validate_only": True, "feature_updates": [
             {"feature": "strandline.version", "max_version_level": 1, "upgrade_type": 1}]}
     ],
+    ApiKey.UNREGISTER_BROKER: [{"broker_id": 77}],
     ApiKey.DESCRIBE_CLUSTER: [
         {"include_cluster_authorized_operations": True, "endpoint_type": 1, "include_fenced_brokers": False}
     ],

@@ -203,6 +203,7 @@ def test_every_request_that_alters_or_deletes_is_recorded() -> None:
         "INCREMENTAL_",
         "ELECT_",
         "UPDATE_",
+        "UNREGISTER_",
         "WRITE_TXN",
         "OFFSET_DELETE",
     )

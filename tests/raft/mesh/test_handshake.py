@@ -295,7 +295,7 @@ def test_acceptor_whose_folder_is_not_the_one_the_dialler_knows_says_so_on_both_
     heard = refused(one, told[4:])
     assert one.proved, "the dialler can believe which folder that is"
     assert heard.reason is MeshReason.OTHER_FOLDER
-    assert "bring that folder back, or let this one in" in str(heard)
+    assert "bring that folder back, or let an empty one in" in str(heard)
 
 
 @pytest.mark.parametrize(

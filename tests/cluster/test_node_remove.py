@@ -1,0 +1,57 @@
+"""`strandline node remove`: what it waits for, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline.cluster.commands import node as command
+from strandline.cluster.failure import CommandFailed
+
+UNDER_WAY = {"node": 3, "leaving": 1}
+
+
+def remove(
+    monkeypatch: pytest.MonkeyPatch, posts: list[str | None], gets: list[dict[str, Any] | None]
+) -> None:
+    """Run the command against nodes that refuse with these texts, then tell these replacements; the last ones
+    for ever."""
+    refusals, replacements = iter(posts), iter(gets)
+
+    def told(rest: Iterator[Any], last: Any) -> Any:
+        return next(rest, last)
+
+    def first_answer(_: Any, method: str, path: str, *__: Any, **___: Any) -> dict[str, Any]:
+        if method == "GET":
+            return {"nodes": [], "replacement": told(replacements, gets[-1])}
+        assert path == "/api/nodes/remove"
+        if (why := told(refusals, posts[-1])) is not None:
+            raise CommandFailed(why, "")
+        return {"node": 3, "leaving": 1}
+
+    monkeypatch.setattr(command, "first_answer", first_answer)
+    monkeypatch.setattr(command, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(command, "_FENCED_SECONDS", 0.05)
+    command.remove(3, timeout=0.05, admin="127.0.0.1:1")
+
+
+def test_a_node_that_has_just_stopped_is_asked_for_again_until_it_counts_as_dead(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remove(monkeypatch, ["Node 3 is alive: stop it", None], [UNDER_WAY, None])
+    assert "node 3 is removed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("why", ["Node 3 is alive: stop its process", "Node 3 has replicas of a: move them"])
+def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    with pytest.raises(CommandFailed, match=why):
+        remove(monkeypatch, [why], [None])
+
+
+def test_a_member_that_stays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        remove(monkeypatch, [None], [UNDER_WAY])
+    assert raised.value.cause == "node 3 is still a member of the controller's group after 0.05 s"
+    assert raised.value.cure.startswith("it goes on by itself")
