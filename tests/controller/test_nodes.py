@@ -325,7 +325,7 @@ def test_a_rack_is_told_and_told_again_once_the_feature_level_allows_it(
         refused = brokers.submit(1, SetDraining(1, True))
         assert isinstance(refused, Refused)
         assert "strandline cluster upgrade" in refused.message
-        assert brokers.submit(1, RaiseFeatureLevel(FEATURE_LEVEL)) == 2
+        assert brokers.submit(1, RaiseFeatureLevel(FEATURE_LEVEL)) == FEATURE_LEVEL
         brokers.wait(lambda: [known.rack for known in machine.nodes.values()] == ["east", "west", "west"])
         node = brokers.follower()
         brokers.crash(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
+from strandline.statemachine.controller.controller_commands import FenceNode, Heartbeat
 from strandline.statemachine.controller.feature_levels import REMOVAL
 from tests.kafka.handlers.fake_cluster import Cluster
 from tests.kafka.handlers.fake_node import FakeNode
@@ -32,10 +33,10 @@ def test_a_dead_node_without_replicas_is_forgotten_and_any_other_is_refused_with
         code, message = await asked(99)
         assert (code, message) == (ErrorCode.broker_id_not_registered, "Node 99 is not registered.")
         for dead in (idle, held):
-            state.put_node(state.nodes[dead]._replace(fenced=True))
+            cluster.apply(FenceNode(dead, state.nodes[dead].heard_index, 1_000))
         code, message = await asked(held)
         assert (code, "has replicas of t" in message) == (ErrorCode.invalid_request, True)
-        state.put_node(state.nodes[held]._replace(fenced=False))
+        cluster.apply(Heartbeat(held, state.nodes[held].boot_id, 1_000))
         assert await asked(idle) == (ErrorCode.none, "")
         assert idle not in cluster.leader.nodes
 
