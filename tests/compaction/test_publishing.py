@@ -554,6 +554,29 @@ def test_a_damaged_log_is_reset_and_publishes_nothing_of_it() -> None:
         made.check()
 
 
+def test_an_object_that_goes_on_behind_the_log_is_not_replaced() -> None:
+    """The log ends at an open transaction, in the middle of the object: of what follows it has nothing."""
+    with rig() as made:
+        partition = made.partition
+        for number in range(8):
+            partition.put(Plan(((b"key %d" % (number % 3), b"value %d" % number, number),)))
+        partition.put(Plan(((b"open", b"x", 0),)), 7)
+        for number in range(8):
+            partition.put(Plan(((b"key %d" % (number % 3), b"later %d" % number, number),)))
+        partition.lift()
+        made.settle()
+        log = made.nodes[0].log(cast(Any, partition)).log
+        assert log is not None
+        assert (log.manifest.clean_end, log.manifest.log_end) == (7, 8)
+        assert removals(made) == (0, 0)
+        made.check()
+        partition.end(7, commit=True)
+        partition.lift()
+        made.settle()
+        assert removals(made) == (17, 17)
+        made.check()
+
+
 def test_nothing_is_merged_across_the_end_of_what_is_clean() -> None:
     """What is compacted would be written again with what is not, and once more when that is."""
     with rig() as made:
