@@ -140,6 +140,14 @@ def test_copies_that_have_nothing_to_do_hold_nothing_back_in_vain(
     assert done.status == 0
 
 
+def test_a_copy_whose_log_has_a_problem_holds_back_though_nothing_is_due_for_it(nodes: Nodes) -> None:
+    """Such as a log that is stuck at a batch that cannot be read: no further record would help."""
+    nodes.add(row(0, leader(held(2)), log=local(50), due=False))
+    nodes.add(row(0, None, log=local(40, "the batch of offset 40 cannot be read"), due=False))
+    nodes.add(row(0, None, log=local(40), due=False))
+    assert "node 2, 7 s" in nodes.run().out
+
+
 @pytest.mark.parametrize(
     ("copies", "seconds", "offset", "tombstones", "markers"),
     [
