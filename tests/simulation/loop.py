@@ -281,7 +281,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         **options: Any,
     ) -> SimServer:
         refuse_options(options)
-        return self.world.network.listen(self, protocol_factory, port or 0)
+        network = self.world.network
+        server = network.listen(self, protocol_factory, port or 0)
+        server.accepts = network.early_ports or options.get("start_serving", True)
+        return server
 
     async def create_connection(
         self,

@@ -68,6 +68,9 @@ class SimNetwork:
     def __init__(self, world: World) -> None:
         self.world = world
         self.connect_timeout = 20.0
+        self.early_ports = True
+        """Whether a port takes connections before its server is told to. None does outside of here; but the
+        seeds that tests name would mean other runs without it."""
         self.counts = {
             "delivered": 0, "lost": 0, "duplicated": 0, "reordered": 0, "resets": 0, "refused": 0,
             "timed out": 0,
@@ -200,7 +203,7 @@ class SimNetwork:
         world = self.world
         when = world.now + back.travel()
         server = target.listeners.get(port)
-        if server is None:
+        if server is None or not server.accepts:
             late.cancel()
             self.counts["refused"] += 1
             self._post(when, loop, refuse, (answer, target.host, port))

@@ -25,6 +25,8 @@ class SimServer(asyncio.AbstractServer):
         self._loop = loop
         self.factory = factory
         self.port = port
+        self.accepts = True
+        """Whether connections are taken yet."""
         self.sockets: tuple[SimSocket, ...] = (SimSocket((loop.node.host, port)),)
 
     def close(self) -> None:
@@ -40,7 +42,8 @@ class SimServer(asyncio.AbstractServer):
         return bool(self.sockets)
 
     async def start_serving(self) -> None:
-        """It serves from the moment it is made."""
+        """Take connections; most servers do from the moment they are made."""
+        self.accepts = True
 
     async def wait_closed(self) -> None:
         """Nothing is left to wait for: connections live on without their server."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.authorization import NO_CLUSTER, may_with_cluster
-from strandline.node.kafka.handlers.cluster_changes import submit
+from strandline.node.kafka.handlers.cluster_changes import NO_CONTROLLER, submit
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE, UNTIMED_SECONDS
 from strandline.node.kafka.handlers.failure import Failure
@@ -41,14 +41,18 @@ def _refused(
 
 
 async def describe_acls(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """The entries that a filter finds, including every change made before, through whichever node."""
+    """The entries that a filter finds, including every change made before, through whichever node.
+
+    A node that cannot reach the controller's leader cannot know them, and answers REQUEST_TIMED_OUT.
+    """
     refused, found = _refused(context, request, Operation.DESCRIBE), []
     if refused is None:
         wanted = _filter(request.payload)
         if reason := filter_fault(wanted):
             refused = Failure(ErrorCode.invalid_request, reason)
+        elif not await context.controller.catch_up(CATCH_UP_SECONDS):
+            refused = NO_CONTROLLER
         else:
-            await context.controller.catch_up(CATCH_UP_SECONDS)
             found = [acl for acl in context.controller.machine.acls if wanted.matches(acl)]
     of_pattern: dict[tuple[int, str, int], list[Acl]] = {}
     for acl in found:
@@ -102,9 +106,11 @@ async def delete_acls(context: BrokerContext, request: Request, a: ResponseTypes
     """Remove what the filters find; answers when that is committed, with the entries that are gone."""
     filters = request.payload.filters
     refused = _refused(context, request, Operation.ALTER, len(filters))
+    # Without the controller it would find nothing of what was added just now, and call that removed.
+    if not refused and not await context.controller.catch_up(CATCH_UP_SECONDS):
+        refused = NO_CONTROLLER
     found: list[Failure | list[Acl]] = [refused] * len(filters) if refused else []
     if not refused:
-        await context.controller.catch_up(CATCH_UP_SECONDS)
         for one in filters:
             found.append(_matching(context, _filter(one)))
             await asyncio.sleep(0)  # Each looks at all entries, some milliseconds at most.

@@ -30,7 +30,7 @@ async def submit(context: BrokerContext, command: Command, deadline: float) -> R
     return refused(outcome) if isinstance(outcome, Refused) else outcome
 
 
-_NO_CONTROLLER: Final = Failure(
+NO_CONTROLLER: Final = Failure(
     ErrorCode.request_timed_out, "The controller did not answer; nothing was changed."
 )
 
@@ -46,7 +46,7 @@ async def topic_named(context: BrokerContext, name: str, deadline: float) -> Top
     its place: a name is looked up only once this node has applied all that was committed when it came.
     """
     if not await context.controller.catch_up(max(deadline - context.loop.time(), 0.0)):
-        return _NO_CONTROLLER
+        return NO_CONTROLLER
     return context.controller.machine.topic(name) or Failure(
         ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
     )
@@ -59,7 +59,7 @@ async def topic_with_id(context: BrokerContext, topic_id: bytes, deadline: float
     if topic is not None:
         return topic
     if not await context.controller.catch_up(max(deadline - context.loop.time(), 0.0)):
-        return _NO_CONTROLLER
+        return NO_CONTROLLER
     return machine.topic_by_id(topic_id) or Failure(
         ErrorCode.unknown_topic_id, "This server does not host this topic ID."
     )

@@ -125,7 +125,8 @@ class Client:
     def close(self) -> None:
         """Break off whatever is left."""
         for task in self.tasks:
-            task.cancel()
+            if not task.done():  # else asyncio would take its exception for one that was looked at
+                task.cancel()
         self.wire.close()
 
     async def pause(self) -> None:

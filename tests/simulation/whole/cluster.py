@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from strandline.node.broker import parts as broker_parts
 from strandline.node.broker.settings import host_settings
+from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.config.node_config import (
     AdminSection,
     CheckpointsSection,
@@ -202,6 +203,7 @@ class WholeCluster:
             groups=plan.groups,
             compaction=plan.compaction,
             inline=plan.inline,
+            authorization=AuthorizationSection(plan.acls, allow_everyone_if_no_acl_found=plan.acls),
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:

@@ -60,4 +60,7 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "inline-bytes-forgotten": ("stored first",),
     "moved-at-once": ("in service again",),
     "moved-when-added": ("in service again",),
+    "decisions-outlive-acls": ("access",),
+    "acls-of-the-first-state": ("access",),
+    "removed-unseen": ("access",),
 }

@@ -108,6 +108,8 @@ class Plan:
     inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
     hedging: bool = False
     """Whether requests to the store are sent twice where their answers are late."""
+    acls: bool = False
+    """Whether access is controlled, by entries that change all the time."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -258,3 +260,12 @@ def with_moves(plan: Plan, rng: random.Random) -> Plan:
         return plan
     fewest = 3 if plan.lost_folders != "none" else rng.choice((1, 2, 3))
     return replace(plan, admin=(*plan.admin, "move", "move"), fewest=fewest)
+
+
+def with_acls(plan: Plan, seed: int) -> Plan:
+    """The plan with entries of access control that change, for one seed of eight of each theme.
+
+    Those before FAR_FROM mean what they meant, as for a store that is far away.
+    """
+    wanted = seed >= FAR_FROM and seed // 8 % 8 == 5 and plan.lost_folders != "all"
+    return replace(plan, acls=True) if wanted else plan

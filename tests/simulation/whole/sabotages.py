@@ -23,6 +23,7 @@ from strandline.statemachine.controller.controller_commands import ProducerIdBlo
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.sabotage import Sabotage, by_name, expecting
+from tests.simulation.whole.access_sabotages import ACCESS
 from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
@@ -199,6 +200,7 @@ _ALL = (
     *FOLDERS,
     *INLINE,
     *MOVING,
+    *ACCESS,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -256,6 +258,9 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "inline-bytes-forgotten": (5, 6, 19),
     "moved-at-once": (21, 39),
     "moved-when-added": (21, 39),
+    "decisions-outlive-acls": (2024,),
+    "acls-of-the-first-state": (2024,),
+    "removed-unseen": (2152,),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

@@ -11,6 +11,7 @@ from strandline.node.objectstore.retries import RetryingStore
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
 from tests.simulation.report import Finding, Report
+from tests.simulation.whole.access import Access
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,
@@ -48,6 +49,8 @@ FINISHES_SECONDS = 20.0
 CALM_SECONDS = 12.0
 DRAINS_SECONDS = 40.0
 """Until leases of checkpoints have ended, and epochs have passed that no partition will accept any more."""
+ACCESS_SECONDS = 4.0
+"""Without faults, in which access is changed and asked for."""
 CLIENTS_FROM = 101
 READER_VERSION = 13
 FIGURES = (
@@ -63,6 +66,7 @@ class Scenario:
 
     def __init__(self, world: World, plan: Plan) -> None:
         world.network.connect_timeout = 1.0
+        world.network.early_ports = not plan.acls
         self.world = world
         self.plan = plan
         self.cluster = WholeCluster(world, plan)
@@ -71,6 +75,7 @@ class Scenario:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.operator: Operator | None = None
+        self.access: Access | None = None
         self.faults: WholeFaults | None = None
         self.wiped: WipedFolders | None = None
         self.totals: Counter[str] = Counter()
@@ -98,7 +103,8 @@ class Scenario:
     @property
     def clients(self) -> list[Client]:
         assert self.operator is not None
-        return [*self.producers, *self.consumers, self.operator]
+        others = [self.operator] if self.access is None else [self.operator, self.access]
+        return [*self.producers, *self.consumers, *others]
 
     def _begin(self) -> None:
         for node in self.plan.nodes:
@@ -119,6 +125,8 @@ class Scenario:
             )
         for number in range(plan.consumers):
             self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
+        if plan.acls:
+            self.access = Access(self.cluster, self.directory, self._machine())
         self.faults = WholeFaults(self.cluster, self.clients)
         self._go_wrong(self.faults)
 
@@ -181,6 +189,9 @@ class Scenario:
         self._folders_replaced()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
+        if self.access is not None:
+            self.access.calm()
+            self.world.run(self.world.now + ACCESS_SECONDS)
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
         if self._failed():
             return
@@ -277,6 +288,10 @@ class Scenario:
         totals["topics"] = len(self.directory.topics)
         totals["reconciled"] = ledger.objects.reconciled
         totals["inline"] = ledger.inline
+        if self.access is not None:
+            totals["changes of access"] = self.access.changes
+            totals["answers by access"] = self.access.answers
+            totals["refused by access"] = self.access.refusals
         totals["stored inline"] = ledger.objects.stored_inline
         for producer in self.producers:
             for name, count in producer.outcomes.items():

@@ -51,6 +51,17 @@ def test_batches_in_the_log_itself_are_stored(seed: int) -> None:
     assert report.outcomes["stored inline"] > 0
 
 
+@pytest.mark.parametrize("seed", [2024, 2152])
+def test_access_is_controlled_by_entries_that_change(seed: int) -> None:
+    """In the second one a removal came to a node that could not reach the controller."""
+    assert plan_of(seed).acls
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.outcomes["changes of access"] > 15
+    assert report.outcomes["refused by access"] > 50
+    assert report.outcomes["answers by access"] > report.outcomes["refused by access"]
+
+
 @pytest.mark.parametrize("seed", [12, 31, 69])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)

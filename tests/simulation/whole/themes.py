@@ -6,7 +6,15 @@ import random
 from dataclasses import replace
 from typing import Literal
 
-from tests.simulation.whole.plan import WIPED, Plan, anything, with_far_store, with_inline, with_moves
+from tests.simulation.whole.plan import (
+    WIPED,
+    Plan,
+    anything,
+    with_acls,
+    with_far_store,
+    with_inline,
+    with_moves,
+)
 
 THEMES = (
     "anything", "windows", "handover", "retries", "topics", "checkpoints", "collector", "level one",
@@ -34,7 +42,7 @@ def plan_of(seed: int) -> Plan:
         plan = shape(plan, random.Random(f"{seed} whole theme"))
     plan = with_inline(plan, random.Random(f"{seed} inline"))
     plan = _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
-    plan = with_far_store(plan, seed)
+    plan = with_acls(with_far_store(plan, seed), seed)
     return with_moves(plan, random.Random(f"{seed} moves"))
 
 
