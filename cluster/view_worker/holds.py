@@ -1,13 +1,30 @@
-"""Ending holds of records that a version needs no more."""
+"""Holds of records that a version would read again."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Final
 
+from strandline.cluster.view_worker.inputs import Cut
 from strandline.cluster.view_worker.node_link import NodeLink, NodeRefuses
 
 log = logging.getLogger(__name__)
+
+HOLD_MS: Final = 24 * 3_600_000
+
+
+def hold(link: NodeLink, inputs: Iterable[tuple[str, bytes]], reader: str, cut: Cut | None) -> None:
+    """Hold what lies behind a cut in compacted inputs; None renews a reader's holds, or begins them.
+
+    Raises HoldLost for a cut below which an input was cleaned, NodeRefuses.
+    """
+    for name, topic_id in inputs:
+        place = link.known.topics.get(topic_id)
+        if place is not None and place.compacted:
+            numbers = range(place.partitions)
+            offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
+            link.hold(name, reader, offsets, HOLD_MS)
 
 
 def release(link: NodeLink, inputs: Iterable[tuple[str, bytes]], reader: str) -> None:

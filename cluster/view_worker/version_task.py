@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from strandline.cluster.view_worker import clients, limits, outputs
-from strandline.cluster.view_worker.holds import release
+from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
-from strandline.cluster.view_worker.node_link import NodeLink
+from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -22,6 +22,7 @@ from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.errors import ViewError, ViewLimit
 from strandline.snapshot.views.json_records import RecordReader
+from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.sink import Changes, Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import StartViewWorker
@@ -44,7 +45,6 @@ STALE_COMMIT_SECONDS: Final = 3600.0
 FIRST_STATE_SECONDS: Final = 1.0
 MOST_STATE_SECONDS: Final = 60.0
 """The time between two stored states doubles up to this: what is to be replayed takes less."""
-HOLD_MS: Final = 24 * 3_600_000
 HOLD_SECONDS: Final = 3600.0
 _TELL_SECONDS: Final = 0.5
 _TINY: Final = 1 << 20
@@ -125,9 +125,9 @@ class VersionTask:
         self.phase, self.part = (own.phase, own.part) if own else ("filling", 0)
         self.state = own.state if own else self.version.checkpoint
         stored: Cut = {}
+        states: dict[str, StateManifest] = {}
         if self.state:
             states, stored, needed = self._objects.load(self.state)
-            self._circuit.load(states)
             self._needed.append(needed)
         live = self.link.known.program.live
         other = live.attempt if live and not self.live else 0
@@ -135,7 +135,16 @@ class VersionTask:
         self._leftovers = self._objects.leftovers(
             created, self.attempt, frozenset[str]().union(*self._needed), other
         )
-        self._hold(stored if self.state else None)
+        try:
+            self._hold(stored if self.state else None)
+        except HoldLost:
+            if self.phase != "filling":
+                raise
+            # What was cleaned may be what came behind the state. No reader has seen it: it is filled anew.
+            self.state, stored, states = "", {}, {}
+            self._hold(None)
+        if states:
+            self._circuit.load(states)
         if self.live:
             release(self.link, self.version.inputs, group_name(self.program, created, self.attempt))
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
@@ -159,13 +168,19 @@ class VersionTask:
 
     def _hold(self, cut: Cut | None) -> None:
         """Keep what a replay needs from being cleaned away; None where nothing was read yet."""
-        for name, topic_id in self.version.inputs:
-            place = self.link.known.topics.get(topic_id)
-            if place is not None and place.compacted:
-                numbers = range(place.partitions)
-                offsets = {number: None if cut is None else cut.get((name, number), 0) for number in numbers}
-                self.link.hold(name, self._group, offsets, HOLD_MS)
+        hold(self.link, self.version.inputs, self._group, cut)
         self._last_hold = self.around.monotonic()
+
+    def _renew(self) -> None:
+        """Hold what a replay from the stored state needs."""
+        try:
+            self._hold(self._state_cut if self.state else None)
+        except HoldLost:
+            if self.phase != "filling":
+                raise
+            # The input was clean beyond this cut before the filling began. The hold of its beginning keeps
+            # what it reads, and the state of its end lies above that hold.
+            self._hold(None)
 
     # Looking at the program.
 
@@ -251,7 +266,7 @@ class VersionTask:
         ):
             self.store_state()
         elif self.around.monotonic() - self._last_hold > HOLD_SECONDS:
-            self._hold(self._state_cut if self.state else None)
+            self._renew()
         return count
 
     def commit(self, said: Mapping[str, Changes] = {}) -> None:
@@ -287,7 +302,7 @@ class VersionTask:
         self._needed.append(needed)
         if len(self._needed) > 2:
             self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
-        self._hold(self._state_cut)
+        self._renew()
         self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
         self.status["state"] = self.state

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, TopicPartition
 
-from strandline.cluster.view_worker.node_link import Known, NodeLink, TopicPlace
+from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, TopicPlace
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.cluster.view_worker.version_task import VersionTask
@@ -76,6 +76,8 @@ class PlayedCluster:
         self.die: Callable[[str], bool] = lambda where: False
         """Whether a process dies at a place: `produced`, before a transaction ends, or `ended`, after."""
         self.held: list[tuple[str, Mapping[int, int | None]]] = []
+        self.clean = 0
+        """Cleaned up to here: no lower offset can be held."""
         self.released: list[tuple[str, str, list[int]]] = []
         self.limit = 1 << 20
         self.workers = 0
@@ -176,6 +178,8 @@ class Link:
         return 1
 
     def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:
+        if any(offset is not None and offset < self._cluster.clean for offset in offsets.values()):
+            raise HoldLost(f"{topic} is cleaned up to {self._cluster.clean}")
         self._cluster.held.append((topic, offsets))
 
     def release(self, topic: str, reader: str, partitions: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from strandline.cluster.view_worker import limits, outputs, phases, version_task
+from strandline.cluster.view_worker.node_link import HoldLost
 from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
 from strandline.snapshot.views.circuit import Bound
 from tests.cluster.played_views import CREATED, Died, PlayedCluster
@@ -306,3 +307,21 @@ def test_one_record_that_changes_too_much_ends_the_version(
 def test_a_live_version_ends_the_holds_of_its_filling(cluster: PlayedCluster) -> None:
     begun(cluster)
     assert cluster.released == [("sales", f"{GROUP}.{LIVE}", [0, 1])]
+
+
+def test_an_input_that_was_clean_before_is_filled_from_through_all_its_states(two: PlayedCluster) -> None:
+    """A state amid the filling lies below what was cleaned: what the filling began with stays held."""
+    two.at_once, two.clean = 1, 3
+    two.sell(*FIRST)
+    task = two.process(NEXT, live=False)
+    task.follow(all_sinks=False)
+    task.go_on()
+    task.store_state()
+    assert two.held[-1] == ("sales", {0: None, 1: None})
+    again = two.process(NEXT, live=False)
+    assert again.state == "", "what came behind the state may be gone: it is filled anew"
+    assert again.phase == "filling"
+    again.go_on()
+    again.phase = "dumping"
+    with pytest.raises(HoldLost):
+        again.store_state()
