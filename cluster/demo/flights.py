@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-TEXTS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+TEXTS = frozenset({
+    "carrier", "tailnum", "origin", "dest", "time_hour", "manufacturer", "model", "type", "engine",
+})  # fmt: skip
 
 
 class FlightsMissing(Exception):
@@ -53,6 +55,14 @@ def load(limit: int | None = None) -> list[Flight]:
             key = tail.encode() if isinstance(tail, str) else None
             flights.append(Flight(key, json.dumps(fields, separators=(",", ":")).encode()))
     return flights
+
+
+def table(name: str) -> list[dict[str, str | int | float | None]]:
+    """The rows of another of the data set's tables: planes, weather; raises FlightsMissing."""
+    with (data_file().parent / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return [
+            {column: _value(column, text) for column, text in row.items()} for row in csv.DictReader(file)
+        ]
 
 
 def _value(name: str, text: str) -> str | int | float | None:

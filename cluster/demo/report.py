@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _BIN_SECONDS = 0.25
-_STYLE = """
+STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 body { color: #1b2733 }
 table { border-collapse: collapse; margin: 1rem 0 }
@@ -53,17 +53,17 @@ def write(
     path.write_text(
         "<!doctype html><html lang='en'><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width, initial-scale=1'>"
-        f"<title>{html.escape(title)}</title><style>{_STYLE}</style><h1>{html.escape(title)}</h1>"
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style><h1>{html.escape(title)}</h1>"
         f"<table>{table}</table>"
         + (f"<h2>What is wrong</h2><ul>{examples}</ul>" if examples else "")
-        + f"<h2>Acknowledgements while a leader dies</h2>{_svg(_acknowledgements(produced, events))}"
-        f"<h2>Records read back</h2>{_svg(_partitions(comparison))}"
+        + f"<h2>Acknowledgements while a leader dies</h2>{svg(_acknowledgements(produced, events))}"
+        f"<h2>Records read back</h2>{svg(_partitions(comparison))}"
         f"<p><a href='{html.escape(audits.name)}'>The audits, with their evidence</a></p></html>",
         encoding="utf-8",
     )
 
 
-def _figure(width: float, height: float) -> Figure:
+def blank_figure(width: float, height: float) -> Figure:
     """An empty figure, its size in inches; raises ExtraMissing."""
     require("report")
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _acknowledgements(produced: Produced, events: Sequence[tuple[float, str]]) -> Figure:
-    figure = _figure(10, 3.2)
+    figure = blank_figure(10, 3.2)
     axes = figure.add_subplot()
     bins = Counter(int((moment - produced.started) / _BIN_SECONDS) for moment, _ in produced.times)
     last = max(bins, default=0)
@@ -100,7 +100,7 @@ def _acknowledgements(produced: Produced, events: Sequence[tuple[float, str]]) -
 
 
 def _partitions(comparison: Comparison) -> Figure:
-    figure = _figure(10, 2.6)
+    figure = blank_figure(10, 2.6)
     axes = figure.add_subplot()
     numbers = sorted(comparison.partitions)
     axes.bar([str(number) for number in numbers], [comparison.partitions[number] for number in numbers])
@@ -109,7 +109,8 @@ def _partitions(comparison: Comparison) -> Figure:
     return figure
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
+    """Draw a figure as an element of a page."""
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg")
     text = drawn.getvalue()

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,18 +21,17 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from strandline.cluster.admin_client import first_answer
 from strandline.cluster.demo import flights as data
 from strandline.cluster.demo import report
 from strandline.cluster.demo.produce import Produced, produce
+from strandline.cluster.demo.stage import Stage, new_cluster, table
 from strandline.cluster.demo.verify import Comparison, read_back
+from strandline.cluster.demo.views_show import show_views
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
-from strandline.cluster.ports import free_ports
 from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.spark.audits import AuditRun, Verdict, run_audits, write_report
 from strandline.snapshot.spark.session import session
@@ -132,29 +129,6 @@ def _count(verdicts: list[Verdict]) -> int:
     return sum(verdict is not Verdict.NOTHING for verdict in verdicts)
 
 
-class Stage:
-    """Says what is going on: bars on a terminal, a line for each step otherwise."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    @contextmanager
-    def step(self, title: str, total: int | None = None) -> Any:
-        started = time.perf_counter()
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn() if total is not None else TextColumn(""),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        ) as bars:
-            task = bars.add_task(title, total=total)
-            yield lambda count: bars.update(task, completed=count)
-        self._console.print(f"{title}: {time.perf_counter() - started:.1f} s", highlight=False)
-
-
 def run(cluster: LocalCluster, out: Path, count: int | None, console: Console) -> Outcome:
     """The whole demonstration on a cluster that is up; leaves its report in `out`."""
     stage = Stage(console)
@@ -230,15 +204,6 @@ def _in_background(make: Callable[[], T]) -> Callable[[], T]:
     return result
 
 
-def _table(outcome: Outcome) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for what, figure, good in outcome.rows():
-        table.add_row(what, figure if good else f"[bold red]{figure}[/]")
-    return table
-
-
 def _plain(outcome: Outcome, out: Path) -> dict[str, Any]:
     produced, found = outcome.produced, outcome.comparison
     return {
@@ -267,6 +232,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=Path("strandline-demo"), help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     parser.add_argument("--records", type=int, help="only the first of the 336,776 flights, this many")
+    parser.add_argument("--views", action="store_true", help="show views over topics instead")
     parser.add_argument("--json", action="store_true", help="end with one JSON object, not a table")
     arguments = parser.parse_args()
     if arguments.records is not None and arguments.records < 2:
@@ -275,6 +241,9 @@ def main() -> int:
     started = time.perf_counter()
     try:
         require("report")  # what would be missed last is said first
+        if arguments.views:
+            require("views")
+            return show_views(arguments.folder.absolute(), arguments.records, arguments.keep, console)
         outcome = _whole(arguments.folder.absolute(), arguments.records, arguments.keep, console)
     except (CommandFailed, ExtraMissing, data.FlightsMissing, KafkaException, TimeoutError) as error:
         if arguments.json:
@@ -295,7 +264,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(_plain(outcome, out)))
     else:
-        Console(highlight=False).print(_table(outcome))
+        Console(highlight=False).print(table(outcome.rows()))
         for problem in (*outcome.produced.errors[:5], *outcome.comparison.examples):
             print(f"  {problem}")
         print(f"report {out / 'report.html'}")
@@ -309,19 +278,8 @@ def main() -> int:
 
 
 def _whole(out: Path, records: int | None, keep: bool, console: Console) -> Outcome:
-    folder = out / "cluster"
-    if (folder / "cluster.json").exists():
-        LocalCluster(folder).down()
-        shutil.rmtree(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    cluster = LocalCluster(folder)
-    with Stage(console).step(f"starting {NODES} nodes"):
-        cluster.up(NODES, choose_ports=free_ports)
-    try:
+    with new_cluster(out, NODES, keep, console) as cluster:
         return run(cluster, out, records, console)
-    finally:
-        if not keep:
-            cluster.down()
 
 
 if __name__ == "__main__":

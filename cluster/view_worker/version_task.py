@@ -140,7 +140,7 @@ class VersionTask:
         except HoldLost:
             if self.phase != "filling":
                 raise
-            # What was cleaned may be what came behind the state. No reader has seen it: it is filled anew.
+            # Records behind the state may be gone. Readers see nothing of this version: it is filled again.
             self.state, stored, states = "", {}, {}
             self._hold(None)
         if states:

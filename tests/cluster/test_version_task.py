@@ -319,7 +319,7 @@ def test_an_input_that_was_clean_before_is_filled_from_through_all_its_states(tw
     task.store_state()
     assert two.held[-1] == ("sales", {0: None, 1: None})
     again = two.process(NEXT, live=False)
-    assert again.state == "", "what came behind the state may be gone: it is filled anew"
+    assert again.state == "", "records behind the state may be gone: it is filled again"
     assert again.phase == "filling"
     again.go_on()
     again.phase = "dumping"
