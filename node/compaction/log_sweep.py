@@ -22,6 +22,8 @@ class LogSweep:
         self._context = context
         self._at: float | None = 0.0
         """When to look again; None when there are no such files."""
+        self._told: set[str] = set()
+        """Errors of the last look: each is logged once for as long as it lasts."""
 
     def due(self) -> bool:
         """Whether to look now. What is needed is known once the node is registered."""
@@ -40,19 +42,26 @@ class LogSweep:
         """
         self.later()
         context = self._context
-        disk, executor = context.disk, context.log_executor
+        off, disk, data = context.loop.run_in_executor, context.disk, context.config.node.data
+        failed: set[str] = set()
         try:
-            found = await context.loop.run_in_executor(executor, stored_logs, disk, context.config.node.data)
+            found = await off(context.log_executor, stored_logs, disk, data)
             without = {place: folder for place, folder in found.items() if place not in kept}
             awaited = {place for place in without if self._needed(*place)}
             for place, folder in without.items():
                 if place not in awaited:
-                    await context.loop.run_in_executor(executor, remove_log, disk, folder)
-            await context.loop.run_in_executor(executor, remove_empty_folders, disk, context.config.node.data)
-            if not awaited:
+                    try:
+                        await off(context.log_executor, remove_log, disk, folder)
+                    except OSError as error:
+                        failed.add(f"the local log in {folder} is not needed any more, and stays: {error}")
+            await off(context.log_executor, remove_empty_folders, disk, data)
+            if not awaited and not failed:
                 self._at = None
         except OSError as error:
-            log.warning("local logs that are not needed any more stay: %s", error)
+            failed.add(f"local logs that are not needed any more stay: {error}")
+        for reason in failed - self._told:
+            log.warning("%s; remove by hand what lies in the way", reason)
+        self._told = failed
 
     def _needed(self, topic_id: bytes, number: int) -> bool:
         context = self._context

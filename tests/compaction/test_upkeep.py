@@ -622,6 +622,31 @@ def test_a_log_that_could_not_be_removed_is_removed_later() -> None:
         assert node.disk.exists(folders[1]), "its replica is here"
 
 
+def test_a_log_that_cannot_be_removed_keeps_no_other_and_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Somebody made a folder in it, which is not ours to remove."""
+    with compaction_node() as node:
+        gone = [node.add(number) for number in range(3)]
+        for each in gone:
+            fill(each, 10)
+        node.settle()
+        folders = [node.log(each).folder for each in gone]
+        node.disk.mkdir(f"{folders[0]}/snapshots")
+        node = node.again()
+        node.partitions.clear()
+        node.topics.configs.clear()
+        for _ in range(10):
+            node.step(SWEEP_SECONDS)
+        assert [node.disk.exists(each) for each in folders] == [True, False, False]
+        told = [one for one in caplog.messages if "is not needed any more" in one]
+        assert len(told) == 1
+        assert f"the local log in {folders[0]} is not needed any more, and stays: " in told[0]
+        node.disk.rmdir(f"{folders[0]}/snapshots")
+        node.step(SWEEP_SECONDS)
+        assert not node.disk.exists(folders[0])
+
+
 # Which log comes first.
 
 
