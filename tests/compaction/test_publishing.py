@@ -100,6 +100,21 @@ def test_objects_become_no_larger_than_the_target() -> None:
         made.check()
 
 
+def test_objects_become_no_longer_in_time_than_retention_may_remove_at_once() -> None:
+    """A merge_count-th of what the topic keeps, as with merging: an object goes as a whole."""
+    hour = 3_600_000
+    keep = {"cleanup.policy": "compact,delete", "retention.ms": f"{LEVEL_ONE.merge_count * hour}"}
+    with rig({**TABLE, **keep}) as made:
+        for number in range(10):
+            records = ((b"superseded", b"x", 0), (b"key %d" % number, b"value", number * hour // 2))
+            made.partition.put(Plan(records))
+            made.partition.lift()
+        made.settle()
+        assert removals(made) == (18, 18)
+        assert [one.base_offset for one in made.partition.machine.level_one] == [0, 6, 12, 16, 18]
+        made.check()
+
+
 def test_it_waits_for_the_ratio_or_for_the_time_that_level_one_holds_removal_back() -> None:
     with rig(LAZY) as made:
         fill(made, 100)

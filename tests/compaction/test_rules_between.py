@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from strandline.node.compaction.compactor import JobFailed, Why
+from strandline.node.compaction.compactor import Ingested, IngestJob, JobFailed, Why
 from strandline.node.compaction.due import Tally, tally
 from strandline.node.compaction.local_log import Change, LocalLog
 from strandline.node.compaction.log_folders import MANIFEST
@@ -256,3 +256,49 @@ def test_a_segment_without_records_is_not_dirty() -> None:
     segments = tuple(Segment(*row, NONE, NONE, TIME + row[0]) for row in rows)
     made = Manifest(LogIdentity("harbour", bytes(16), 0), 0, 0, 0, 10, 30, 4, segments)
     assert tally(made) == Tally(100, 50, TIME + 3, NONE, NONE)
+
+
+def test_an_object_that_is_lost_is_not_asked_for_all_the_time() -> None:
+    """Once the plan may have been overtaken by a merge; the second time it is a failure like any other."""
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 10)
+        node.bucket.objects.clear()
+        jobs: list[IngestJob] = []
+        ingest = node.compactor.ingest
+
+        async def counted(job: IngestJob) -> Ingested | JobFailed:
+            jobs.append(job)
+            return await ingest(job)
+
+        with patch.object(node.compactor, "ingest", counted):
+            for _ in range(120):
+                node.step(1.0)
+        assert 3 < len(jobs) < 10, "in two minutes"
+        assert node.log(replica).problems.lasting
+
+
+def test_a_disk_that_takes_no_manifest_is_not_given_one_segment_after_the_other() -> None:
+    with compaction_node() as node:
+        replica = node.add()
+        fill(replica, 20)
+        node.settle()
+        log, jobs = node.log(replica), list[IngestJob]()
+        ingest = node.compactor.ingest
+
+        async def counted(job: IngestJob) -> Ingested | JobFailed:
+            jobs.append(job)
+            return await ingest(job)
+
+        fill(replica, 20, start=20)
+        with (
+            patch.object(node.compactor, "ingest", counted),
+            patch.object(LocalLog, "replace", side_effect=OSError(errno.EIO, "Input/output error")),
+        ):
+            for _ in range(120):
+                node.step(1.0)
+        assert 3 < len(jobs) < 10, "in two minutes"
+        assert "cannot be changed" in str(log.problems.first)
+        for _ in range(6):
+            node.step(60.0)
+        assert (ends_of(log), log.problems.first) == (Ends(39, 40), None)
