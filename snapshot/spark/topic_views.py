@@ -1,5 +1,8 @@
 """Topics as views of a Spark session, made when a query first names one.
 
+The topic of a view over topics (docs/views.md) is the view's present rows: the last record of each key,
+without keys that are deleted. Any other topic is all of its records.
+
 A view has the columns of a topic's JSON values where a sample of them are objects, else `key` and `value` as
 text; and `_partition`, `_offset`, `_timestamp`, as views over topics have them. A query that names no such
 column does not read it: Spark tells a source in Python nothing of the columns that a query uses.
@@ -13,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.functions import col, from_json
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql.functions import col, desc, from_json, row_number
 
 from strandline.snapshot.spark.json_schema import Kind, ddl, infer, quoted
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
@@ -22,11 +25,13 @@ from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.views import newest_views
 from strandline.snapshot.storage import Storage, open_storage
+from strandline.statemachine.controller.view_state import owner_of
 
 MOST_TOPICS: Final = 100
 """Topics of one query."""
 CORRUPT: Final = "_corrupt_record"
 _JSON: Final = "json"
+_RANK: Final = "rank"
 _PART: Final = re.compile(r"`((?:[^`]|``)*)`")
 _SPARK_TYPES: Final = {
     "key": "BINARY",
@@ -89,6 +94,8 @@ class TopicViews:
             lowered = text.lower()
             wanted = [one for one in wanted if one.name.lower() in lowered]
         read = {one.source for one in wanted} or {"offset"}
+        if self._known[topic].of_program:
+            read |= {"key", "value", "offset"}
         schema = ", ".join(f"{quoted(name)} {_SPARK_TYPES[name]}" for name in sorted(read))
         frame = (
             self._spark.read.format("strandline")
@@ -96,6 +103,8 @@ class TopicViews:
             .schema(schema)
             .load()
         )
+        if self._known[topic].of_program:
+            frame = latest(frame)
         fields = self._known[topic].fields
         if fields is not None and any(one.field is not None for one in wanted):
             kind = f"{ddl(fields)}, {quoted(CORRUPT)} STRING"
@@ -112,6 +121,15 @@ class _Topic:
     """The fields of values that are JSON objects; None for other values."""
     key_is_text: bool
     value_is_text: bool
+    of_program: bool
+    """Whether a program of views writes it."""
+
+
+def latest(frame: DataFrame) -> DataFrame:
+    """Give the last record of each key, without keys that are deleted; needs `key`, `value` and `offset`."""
+    newest = Window.partitionBy("key").orderBy(desc("offset"))
+    ranked = frame.where("key is not null").withColumn(_RANK, row_number().over(newest))
+    return ranked.where(f"{_RANK} = 1 and value is not null").drop(_RANK)
 
 
 class _Column(NamedTuple):
@@ -173,7 +191,9 @@ def _sampled(storage: Storage, options: ReadOptions) -> _Topic:
     for batch in sampled(storage, (view for view in views.values() if view is not None), ("key", "value")):
         keys += (key for key in batch.column("key").to_pylist() if key is not None)
         values += (value for value in batch.column("value").to_pylist() if value is not None)
-    return _Topic(infer(values), all(map(_is_text, keys)), all(map(_is_text, values)))
+    (name,) = options.topics
+    of_program = owner_of(state.view_programs, state.by_name[name].topic_id) is not None
+    return _Topic(infer(values), all(map(_is_text, keys)), all(map(_is_text, values)), of_program)
 
 
 def _is_text(data: bytes) -> bool:

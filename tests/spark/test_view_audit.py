@@ -19,6 +19,7 @@ from strandline.cluster.admin_client import first_answer
 from strandline.snapshot.spark.audits import ClusterStorage, Verdict
 from strandline.snapshot.spark.audits.result import AuditResult
 from strandline.snapshot.spark.audits.view_audit import views_equal_their_sql
+from strandline.snapshot.spark.topic_views import TopicViews
 from strandline.snapshot.storage import open_storage
 from tests.cluster.command import strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster
@@ -129,6 +130,12 @@ def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     assert result.counts["restore points"] == 2, result.remarks
     assert result.counts["views compared"] == 8
     assert result.counts["rows"] > 20
+
+    described = cluster.description
+    topics = TopicViews(spark, {"url": described.storage, "cluster": described.cluster})
+    query = "select sum(t.n) as n, max(e.n) as most from totals t cross join everything e"
+    (shown,) = topics.query(query).collect()
+    assert shown["n"] == shown["most"] > 0, "a view is its present rows in SQL, not all that it ever said"
 
     writer.put("totals", '["s1"]', {"shop": "s1", "n": 999, "most": 1, "rate": 0.5})
     writer.put("cities", '["city0"]', None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from strandline.snapshot.document import SnapshotDocument
@@ -24,6 +24,7 @@ from strandline.snapshot.spark.audits.result import AuditResult, Row, Verdict
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.spark.json_schema import quoted
 from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.topic_views import latest
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram, group_name
@@ -228,7 +229,7 @@ def table_rows(table: SparkTable, frame: DataFrame) -> DataFrame:
     mode = "PERMISSIVE" if table.skip else "FAILFAST"
     values = [(name, kind) for name, kind in table.columns if name not in table.key]
     if table.key:
-        frame = _latest(frame)
+        frame = latest(frame)
     schema = ", ".join(f"{quoted(name)} {kind.value}" for name, kind in values)
     parsed = f.from_json(f.col("value").cast("string"), schema, {"mode": mode}) if values else f.lit(None)
     columns = [parsed.getField(name).alias(name) for name, _ in values]
@@ -239,13 +240,6 @@ def table_rows(table: SparkTable, frame: DataFrame) -> DataFrame:
         return frame.select(*columns).select(*ordered)
     meta = (("partition", "_partition"), ("offset", "_offset"), ("timestamp", "_timestamp"))
     return frame.select(*columns, *(f.col(name).alias(shown) for name, shown in meta))
-
-
-def _latest(frame: DataFrame) -> DataFrame:
-    """The last record of each key, without keys that are deleted."""
-    newest = Window.partitionBy("key").orderBy(f.desc("offset"))
-    ranked = frame.where("key is not null").withColumn("rank", f.row_number().over(newest))
-    return ranked.where("rank = 1 and value is not null").drop("rank")
 
 
 def _key_column(position: int, kind: Type) -> Column:
@@ -260,7 +254,7 @@ def topic_rows(view: SparkView, frame: DataFrame) -> DataFrame:
     schema = ", ".join(f"{quoted(name)} {kind.value}" for name, kind in view.columns)
     options = {"mode": "FAILFAST", "allowNonNumericNumbers": "true"}
     parsed = f.from_json(f.col("value").cast("string"), schema, options)
-    return _latest(frame).select(*(parsed.getField(name).alias(name) for name, _ in view.columns))
+    return latest(frame).select(*(parsed.getField(name).alias(name) for name, _ in view.columns))
 
 
 def differences(view: SparkView, there: DataFrame, answer: DataFrame) -> DataFrame:
