@@ -88,11 +88,16 @@ class RealCluster:
 
 @contextlib.contextmanager
 def running_cluster(
-    folder: Path, nodes: int = 3, settings: Sequence[str] = (), storage: str | None = None
+    folder: Path,
+    nodes: int = 3,
+    settings: Sequence[str] = (),
+    storage: str | None = None,
+    *,
+    secure: bool = False,
 ) -> Iterator[RealCluster]:
     """A cluster in `folder` on free ports while the block lasts; if it fails, its logs on stderr.
 
-    `storage` is a bucket's URL; None is a folder below `folder`.
+    `storage` is a bucket's URL; None is a folder below `folder`. `secure` is that of `cluster up`.
     """
     gc.collect()  # clients that earlier tests dropped in a cycle write to stderr until they are freed
     local = ForkedCluster(folder)
@@ -100,8 +105,9 @@ def running_cluster(
     try:
         try:
             local.up(
-                nodes, choose_ports=free_ports, storage=storage, settings=settings, timeout=START_SECONDS
-            )
+                nodes, choose_ports=free_ports, storage=storage, settings=settings, secure=secure,
+                timeout=START_SECONDS,
+            )  # fmt: skip
             yield cluster
         except BaseException:
             if Description.load(local.folder) is not None:

@@ -68,7 +68,7 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
             a, version, topic, leader_of, await _operations(context, request, topic, breath), breath
         )
         if isinstance(topic, Topic)
-        else encoded(_missing(a, topic))
+        else encoded(_missing(a, topic, await _operations(context, request, topic, breath)))
         for topic in found
     ]
     asked = getattr(payload, "include_cluster_authorized_operations", False)
@@ -89,8 +89,13 @@ async def metadata(context: BrokerContext, request: Request, a: ResponseTypes) -
     return with_topics(response, topics)
 
 
-async def _operations(context: BrokerContext, request: Request, topic: Topic, breath: Breath) -> int:
-    if not getattr(request.payload, "include_topic_authorized_operations", False):
+async def _operations(
+    context: BrokerContext, request: Request, topic: Topic | _Missing, breath: Breath
+) -> int:
+    """Of a topic that is missing, too, as Kafka has it; not of one that may not be described."""
+    asked = getattr(request.payload, "include_topic_authorized_operations", False)
+    refused = isinstance(topic, _Missing) and topic.code is TOPIC_REFUSED
+    if not asked or refused or topic.name is None:
         return NOT_ASKED
     await breath.spend(DECIDED)
     return authorized_operations(context, request, ResourceType.TOPIC, topic.name)
@@ -181,12 +186,12 @@ async def _created(context: BrokerContext, name: str, deadline: float) -> ErrorC
     return ErrorCode.invalid_topic_exception if outcome.code is ErrorCode.invalid_topic_exception else _GONE
 
 
-def _missing(a: ResponseTypes, topic: _Missing) -> Any:
+def _missing(a: ResponseTypes, topic: _Missing, operations: int) -> Any:
     return a.MetadataResponseTopic(
         error_code=topic.code,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
         partitions=(),
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=operations,
     )

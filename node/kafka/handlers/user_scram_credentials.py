@@ -77,8 +77,13 @@ def _command(payload: Any, user: str) -> AlterScramCredentials:
 async def describe_user_scram_credentials(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The mechanisms that users have credentials for, and the iterations."""
     if not may_with_cluster(context, request, Operation.DESCRIBE):
+        refused = _fields(NO_CLUSTER)
+        each = [
+            a.DescribeUserScramCredentialsResult(user=one.name, credential_infos=(), **refused)
+            for one in request.payload.users or ()
+        ]
         return a.DescribeUserScramCredentialsResponse(
-            throttle_time=NO_THROTTLE, results=(), **_fields(NO_CLUSTER)
+            throttle_time=NO_THROTTLE, results=tuple(each), **refused
         )
     known: dict[str, list[Any]] = {}
     for (user, mechanism), credential in context.controller.machine.credentials.items():

@@ -406,6 +406,9 @@ def test_authorized_operations_are_all_when_asked_for_and_absent_otherwise(versi
         asked = await node.ask(METADATA, version, **named("t"), **both)
         assert asked.topics[0].topic_authorized_operations == 3576
         assert getattr(asked, "cluster_authorized_operations", 8096) == 8096
+        absent = await node.ask(METADATA, version, **named("absent"), **both, allow_auto_topic_creation=False)
+        assert absent.topics[0].error_code is ErrorCode.unknown_topic_or_partition
+        assert absent.topics[0].topic_authorized_operations == 3576, "as Kafka has it"
 
     run(test)
 
