@@ -46,11 +46,19 @@ def sql(
     storage: StorageUrl = None,
     cluster_id: ClusterId = None,
     options: StorageOptions = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            metavar="CHECKPOINT",
+            min=1,
+            help="Read an earlier checkpoint of all topics, by the number that `strandline checkpoint` told.",
+        ),
+    ] = None,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master to run on.")] = "local[*]",
     cluster: Cluster = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Query topics as of the newest checkpoint. Fields of values that are JSON objects are columns.
+    """Query topics as of the newest checkpoint, or of --at. Fields of JSON objects are columns.
 
     Other values have the columns key and value; _partition, _offset, _timestamp and _headers are everywhere.
     Of a long cell --format table shows the beginning. stderr says so if there are more rows than --max.
@@ -73,6 +81,8 @@ def sql(
     read = {"url": url, **{f"storage.{key}": value for key, value in pairs(options).items()}}
     if name is not None:
         read["cluster"] = name
+    if at is not None:
+        read["checkpoint"] = str(at)
     with own_output() as output:
         header, rows, more = _answer(text, read, master, most)
         try:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
-from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.restore_point import RestorePoint, decode_point, points_prefix
 from strandline.snapshot.spark.fetch import read_windows
-from strandline.snapshot.spark.newest import Loaded, NewestCheckpoints
-from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.newest import PointCheckpoints
 from strandline.snapshot.spark.plan import pack
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.spark.views import PartitionView, newest_views, with_blocks
@@ -27,29 +25,6 @@ from strandline.statemachine.partition.producers import Producers
 def restore_points(storage: Storage, cluster: str) -> list[RestorePoint]:
     """Give a cluster's restore points, oldest first; raises StorageError, RestorePointDamaged."""
     return [decode_point(storage.get(name)) for name in storage.list(points_prefix(cluster))]
-
-
-class PointCheckpoints(NewestCheckpoints):
-    """The checkpoints that a restore point names, in the place of the newest ones."""
-
-    def __init__(self, storage: Storage, point: RestorePoint) -> None:
-        super().__init__(storage, point.cluster)
-        self._documents = {each.group: each for each in point.groups}
-        self._point = point
-
-    def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
-        """Return what `load` makes of a group's document and its name; None for a group without one.
-
-        Raises SourceError, StorageError, and what `load` raises.
-        """
-        found = self._documents.get(group)
-        if found is None:
-            return None
-        name = snapshot_name(self._point.cluster, group, found.log_index, found.node)
-        try:
-            return load(name, decode(self._storage.get(name)))
-        except (SnapshotDamaged, SnapshotTooNew) as error:
-            raise SourceError(f"{name}: {error}") from error
 
 
 class AtPoint(NamedTuple):

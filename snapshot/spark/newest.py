@@ -1,4 +1,4 @@
-"""The newest published checkpoints of a cluster: which topics it has, and each group's state.
+"""A cluster's published checkpoints, the newest or a restore point's: its topics, and each group's state.
 
 A reader that looks again and again, as a stream does, keeps what it has decoded: a document never changes
 under its name, so only those of newer checkpoints are read.
@@ -11,6 +11,14 @@ from typing import Any, Final, TypeVar
 
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 from strandline.snapshot.names import PREFIX, SnapshotName, group_prefix, parse_name
+from strandline.snapshot.restore_point import (
+    RestorePoint,
+    RestorePointDamaged,
+    decode_point,
+    point_name,
+    point_number,
+    points_prefix,
+)
 from strandline.snapshot.spark.options import ReadOptions, SourceError
 from strandline.snapshot.storage import ObjectMissing, Storage
 from strandline.statemachine.controller import controller_snapshot
@@ -19,6 +27,9 @@ from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 LISTINGS: Final = 3
 """Listings of a group's checkpoints before giving up, if the newest is always gone before it is read."""
+
+_SHOWN: Final = 10
+"""Most numbers of restore points that an error names."""
 
 Loaded = TypeVar("Loaded")
 Place = tuple[Topic, int]
@@ -39,10 +50,15 @@ def newest_document(storage: Storage, cluster: str, group: int) -> tuple[str, Sn
 
 def _newest_names(storage: Storage, cluster: str, group: int) -> list[str]:
     """Names of the documents of a group's newest checkpoint, one of each replica that has published it."""
-    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
-    published = [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
+    published = _published(storage, cluster, group)
     newest = max((index for index, _ in published), default=0)
     return [key for index, key in published if index == newest]
+
+
+def _published(storage: Storage, cluster: str, group: int) -> list[tuple[int, str]]:
+    """Log indexes and names of a group's documents."""
+    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
+    return [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
 
 
 def _first_whole(storage: Storage, names: list[str]) -> tuple[str, SnapshotDocument] | None:
@@ -114,6 +130,57 @@ class NewestCheckpoints:
         return self._cluster
 
 
+class PointCheckpoints(NewestCheckpoints):
+    """The checkpoints that a restore point names, in the place of the newest ones."""
+
+    def __init__(self, storage: Storage, point: RestorePoint) -> None:
+        super().__init__(storage, point.cluster)
+        self._number = point.number
+        self._index = {one.group: one.log_index for one in point.groups}
+
+    def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
+        """Return what `load` makes of a group's document and its name; None for a group that the point lacks.
+
+        Raises SourceError if no replica's is there and whole, StorageError, and what `load` raises.
+        """
+        if group not in self._index:
+            return None
+        published = _published(self._storage, self.cluster, group)
+        try:
+            names = [key for index, key in published if index == self._index[group]]
+            found = _first_whole(self._storage, names)
+        except ObjectMissing:
+            found = None
+        if found is None:
+            raise SourceError(
+                f"{self._storage.url}: checkpoint {self._number} names a document of group {group} that is "
+                "gone: read a later checkpoint"
+            )
+        return load(*found)
+
+
+def wanted_checkpoints(storage: Storage, options: ReadOptions) -> NewestCheckpoints:
+    """The newest checkpoints, or those that the options have by number; raises SourceError, StorageError."""
+    newest = NewestCheckpoints(storage, options.cluster)
+    if options.checkpoint is None:
+        return newest
+    return PointCheckpoints(storage, _point(storage, newest.cluster, options.checkpoint))
+
+
+def _point(storage: Storage, cluster: str, number: int) -> RestorePoint:
+    try:
+        return decode_point(storage.get(point_name(cluster, number)))
+    except RestorePointDamaged as error:
+        raise SourceError(f"checkpoint {number}: {error}") from error
+    except ObjectMissing:
+        names = storage.list(points_prefix(cluster))
+        there = [str(found) for name in names if (found := point_number(name)) is not None]
+        raise SourceError(
+            f"{storage.url}: there is no checkpoint {number} of all topics of cluster {cluster}, but "
+            f"{', '.join(there[-_SHOWN:]) or 'none'}: `strandline checkpoint` takes one and tells its number"
+        ) from None
+
+
 def _only_cluster(storage: Storage) -> str:
     found = storage.folders(PREFIX)
     if not found:
@@ -134,7 +201,7 @@ def check_wanted(state: ControllerState, options: ReadOptions) -> None:
             raise SourceError(f"topic {name!r} is internal: it has no records, its state is all there is")
         if topic is None:
             raise SourceError(
-                f"there is no topic {name!r} in the newest checkpoint, but {_there(state)}: if it is new, "
+                f"there is no topic {name!r} in {_which(options)}, but {_there(state)}: if it is new, "
                 "run `strandline checkpoint`"
             )
         if beyond := sorted(number for number in chosen or () if number >= len(topic.partitions)):
@@ -148,7 +215,7 @@ def check_pattern(state: ControllerState, options: ReadOptions) -> None:
     if options.pattern is not None and not any(wanted_places(state, options)):
         raise SourceError(
             f"option 'subscribePattern' is {options.pattern.pattern!r}, and matches no whole name of a topic "
-            f"in the newest checkpoint, but there is {_there(state)}"
+            f"in {_which(options)}, but there is {_there(state)}"
         )
 
 
@@ -165,6 +232,10 @@ def wanted_places(state: ControllerState, options: ReadOptions) -> Iterator[Plac
         for number in range(len(topic.partitions)):
             if chosen is None or number in chosen:
                 yield topic, number
+
+
+def _which(options: ReadOptions) -> str:
+    return "the newest checkpoint" if options.checkpoint is None else f"checkpoint {options.checkpoint}"
 
 
 def _there(state: ControllerState) -> str:

@@ -32,6 +32,7 @@ ALIASES = {
 KNOWN = (
     "url",
     "cluster",
+    "checkpoint",
     "topic",
     "subscribepattern",
     "assign",
@@ -48,7 +49,7 @@ KNOWN = (
 )
 STREAM_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "failondataloss")
 """Options that mean nothing to a batch read."""
-BATCH_ONLY = ("endingoffset", "endingtimestamp")
+BATCH_ONLY = ("endingoffset", "endingtimestamp", "checkpoint")
 """Options that mean nothing to a stream."""
 
 
@@ -75,6 +76,8 @@ class ReadOptions:
     url: str
     storage: Mapping[str, str]
     cluster: str | None
+    checkpoint: int | None
+    """Number of the restore point whose documents are read; None for the newest documents there are."""
     topics: Mapping[str, frozenset[int] | None]
     """Wanted partitions of each topic that is wanted by name; None for all of them."""
     pattern: re.Pattern[str] | None
@@ -134,6 +137,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         url=given["url"],
         storage=storage,
         cluster=given.get("cluster"),
+        checkpoint=_positive(given, "checkpoint"),
         topics=_topics(given),
         pattern=_pattern(given),
         pattern_partitions=_partitions(given),

@@ -20,7 +20,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql.functions import col, desc, from_json, row_number
 
 from strandline.snapshot.spark.json_schema import Kind, ddl, infer, quoted
-from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
+from strandline.snapshot.spark.newest import check_wanted, wanted_checkpoints, wanted_places
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.views import newest_views
@@ -50,7 +50,7 @@ def check_storage(options: Mapping[str, str]) -> None:
     `options` are those of the data source, without a topic.
     """
     read = parse({**options, "subscribePattern": ".*"})
-    NewestCheckpoints(open_storage(read.url, read.storage), read.cluster).controller()
+    wanted_checkpoints(open_storage(read.url, read.storage), read).controller()
 
 
 class TopicViews:
@@ -182,7 +182,7 @@ def _missing(error: AnalysisException) -> str | None:
 
 def _sampled(storage: Storage, options: ReadOptions) -> _Topic:
     """Look at the first and last records of some partitions; raises SourceError, StorageError, BadObject."""
-    checkpoints = NewestCheckpoints(storage, options.cluster)
+    checkpoints = wanted_checkpoints(storage, options)
     state = checkpoints.controller()
     check_wanted(state, options)
     views = newest_views(checkpoints, wanted_places(state, options), options.committed)

@@ -25,6 +25,7 @@ from strandline.snapshot.spark.newest import (
     Place,
     check_pattern,
     check_wanted,
+    wanted_checkpoints,
     wanted_places,
 )
 from strandline.snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
@@ -101,7 +102,7 @@ class PartitionView:
 def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
     """The wanted partitions, in the order of topics and numbers; raises SourceError."""
     try:
-        checkpoints = NewestCheckpoints(storage, options.cluster)
+        checkpoints = wanted_checkpoints(storage, options)
         state = checkpoints.controller()
         check_wanted(state, options)
         check_pattern(state, options)

@@ -74,6 +74,7 @@ def test_assign() -> None:
         ({**LEAST, "starting_timestamp": "2026-01-31T12:00:00"}, "or a time with its zone"),
         ({**LEAST, "ending_timestamp": "soon"}, "or a time with its zone"),
         ({**LEAST, "min_partitions": "0"}, "not a positive number"),
+        ({**LEAST, "checkpoint": "newest"}, "option 'checkpoint' is 'newest', not a positive number"),
         ({**LEAST, "isolation_level": "snapshot"}, "is 'snapshot', not read_committed or read_uncommitted"),
     ],
 )

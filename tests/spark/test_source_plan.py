@@ -17,8 +17,9 @@ from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE
 from strandline.snapshot.level_one_format import batches_of
 from strandline.snapshot.level_one_format import parse as parse_level_one
 from strandline.snapshot.level_one_writer import LevelOneWriter
-from strandline.snapshot.names import SnapshotName, parse_name
+from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_name
 from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.restore_point import GroupState, RestorePoint, point_name
 from strandline.snapshot.spark import plan as planning
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.newest import LISTINGS, newest_document
@@ -283,6 +284,46 @@ def rewrite(path: Path, old: bytes, new: bytes) -> None:
     assert state != document.state
     fields = {name: getattr(document, name) for name in document.__slots__}
     path.write_bytes(SnapshotDocument(**{**fields, "state": state}).encode())
+
+
+def put_point(cluster: StoredCluster, number: int) -> None:
+    """A restore point of the newest documents, as `strandline checkpoint` puts one."""
+    groups = []
+    for folder in sorted((cluster.root / "snapshots" / CLUSTER).iterdir()):
+        newest = max(int(path.name) for path in folder.iterdir())
+        groups.append(GroupState(int(folder.name), newest, 1))
+    point = RestorePoint(CLUSTER, "first", number, 1, 1, 0, tuple(groups))
+    path = cluster.root / point_name(CLUSTER, number)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(point.encode())
+
+
+def test_an_earlier_checkpoint_is_read_by_its_number(own: StoredCluster) -> None:
+    storage = open_storage(own.url)
+    put_point(own, 40)
+    then = {place: list(records) for place, records in readable(own).items()}
+    own.create_topic("newer", 1)
+    write(own, *own.partitions.values())
+    own.checkpoint()
+    put_point(own, 50)
+    every = {"subscribePattern": ".*"}
+    assert read(storage, {**every, "checkpoint": "40"}) == then
+    assert read(storage, {**every, "checkpoint": "50"}) == read(storage, every) == readable(own) != then
+    with pytest.raises(SourceError, match="there is no topic 'newer' in checkpoint 40, but clicks, "):
+        read(storage, {"topic": "newer", "checkpoint": "40"})
+    with pytest.raises(
+        SourceError, match=r"no checkpoint 41 of all topics of cluster .*, but 40, 50: `strandline"
+    ):
+        read(storage, {**every, "checkpoint": "41"})
+
+    group = own.partitions["clicks", 0].group
+    for path in (own.root / checkpoint_prefix(CLUSTER, group, 0)).parent.glob("*/[0-9]*"):
+        path.unlink()
+    with pytest.raises(SourceError, match=f"checkpoint 40 names a document of group {group} that is gone"):
+        read(storage, {"topic": "clicks", "checkpoint": "40"})
+    (own.root / point_name(CLUSTER, 40)).write_bytes(b"{}")
+    with pytest.raises(SourceError, match="checkpoint 40: it is damaged"):
+        read(storage, {"topic": "clicks", "checkpoint": "40"})
 
 
 def test_storage_without_a_checkpoint(tmp_path: Path) -> None:

@@ -142,6 +142,13 @@ def test_what_is_wrong_is_one_line(sql: Sql, query: str, said: str) -> None:
     assert len(done.err) < 500
 
 
+def test_an_earlier_checkpoint_that_is_not_there(sql: Sql) -> None:
+    done = sql("select 1 from flights", "--at", "77")
+    assert done.status in (1, 2)
+    assert "there is no checkpoint 77 of all topics of cluster" in done.err
+    assert done.err.count("\n") == 1
+
+
 def test_no_other_output_comes_between(capfd: pytest.CaptureFixture[str]) -> None:
     with own_output() as output:
         os.write(1, b"noise of a library\n")

@@ -19,10 +19,11 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.restore_point import RestorePoint, RestorePointDamaged
-from strandline.snapshot.spark.at_point import AtPoint, PointCheckpoints, records, restore_points, topic_at
+from strandline.snapshot.spark.at_point import AtPoint, records, restore_points, topic_at
 from strandline.snapshot.spark.audits.result import AuditResult, Row, Verdict
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.spark.json_schema import quoted
+from strandline.snapshot.spark.newest import PointCheckpoints
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.topic_views import latest
 from strandline.snapshot.storage import Storage, StorageError
