@@ -34,6 +34,8 @@ class Storage(ABC):
     """Object storage of a cluster. All operations block, and raise StorageError."""
 
     url: str
+    options: Mapping[str, str] = {}
+    """Those of a bucket, as `open_storage` takes them."""
 
     @abstractmethod
     def folders(self, prefix: str) -> list[str]:
@@ -50,6 +52,11 @@ class Storage(ABC):
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
         """The keys that start with a prefix, in key order. The prefix is empty or ends with a slash."""
+
+    @abstractmethod
+    def versions(self, prefix: str) -> dict[str, str]:
+        """By the keys that start with a prefix, what is another for other bytes: an object's size, and its
+        time of writing in a folder or its ETag in a bucket."""
 
 
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
@@ -89,7 +96,7 @@ class FolderStorage(Storage):
         except OSError as error:
             raise StorageError(f"{self.url}: {error}") from error
 
-    def _walk(self, prefix: str) -> Iterator[str]:
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
             with os.scandir(os.path.join(self.url, prefix)) as entries:
                 for entry in entries:
@@ -98,7 +105,7 @@ class FolderStorage(Storage):
                     if entry.is_dir():
                         yield from self._walk(f"{prefix}{entry.name}/")
                     else:
-                        yield prefix + entry.name
+                        yield prefix + entry.name, entry
         except FileNotFoundError:
             return
         except OSError as error:
@@ -128,7 +135,19 @@ class FolderStorage(Storage):
         return StorageError(f"{self.url}: object {key}: {error.strerror}")
 
     def list(self, prefix: str) -> list[str]:
-        return sorted(self._walk(prefix))
+        return sorted(key for key, _ in self._walk(prefix))
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        found = {}
+        for key, entry in self._walk(prefix):
+            try:
+                file = entry.stat()
+            except FileNotFoundError:
+                continue  # deleted since it was listed
+            except OSError as error:
+                raise StorageError(f"{self.url}: {error}") from error
+            found[key] = f"{file.st_size}-{file.st_mtime_ns}"
+        return found
 
 
 class BucketStorage(Storage):
@@ -136,7 +155,7 @@ class BucketStorage(Storage):
 
     def __init__(self, url: str, options: dict[str, str]) -> None:
         self.url = url
-        self._options = options
+        self.options = options
         # A scheme that is written out is meant.
         plain = options.get("endpoint", "").startswith("http://")
         try:
@@ -146,7 +165,7 @@ class BucketStorage(Storage):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A connection stays where it is; the other process makes its own."""
-        return BucketStorage, (self.url, self._options)
+        return BucketStorage, (self.url, self.options)
 
     def folders(self, prefix: str) -> list[str]:
         try:
@@ -181,6 +200,13 @@ class BucketStorage(Storage):
             )
         except (exceptions.BaseError, OSError) as error:
             raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        try:
+            listed = [meta for chunk in obstore.list(self._store, prefix or None) for meta in chunk]
+        except (exceptions.BaseError, OSError) as error:
+            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
+        return {meta["path"]: f"{meta['size']}-{meta['e_tag'] or meta['last_modified']}" for meta in listed}
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:

@@ -34,13 +34,18 @@ def audit(
             help="Grace period: collectable objects younger than this are not reported.",
         ),
     ] = 1800.0,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Read all objects again, also those that an earlier audit has proven."),
+    ] = False,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master to run on.")] = "local[*]",
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Audit the newest checkpoint of a cluster. Exits with status 1 if an audit has a finding.
 
-    It reads the object storage and nothing else: the cluster need not run. Take a checkpoint first.
+    It reads the object storage and nothing else: the cluster need not run. Take a checkpoint first. An audit
+    without a finding leaves a proof below audits/ of the storage, and the next one reads what is new.
 
     \b
     Examples:
@@ -52,18 +57,25 @@ def audit(
     storage_options = pairs(options)
     with progress(as_json) as tell:
         tell("starting Spark")
-        run = _run(url, storage_options, name, grace, master, html)
+        run = _run(url, storage_options, name, grace, full, master, html)
     rows = [
         (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]
     listed = table(("AUDIT", "VERDICT", "LOOKED AT", "FINDINGS"), rows, right=(3,))
-    show(as_json, run.as_dict(), [listed, *map(escaped, _found(run))])
+    proof = [f"\n{run.proof_line}"] if run.proof_line else []
+    show(as_json, run.as_dict(), [listed, *map(escaped, [*_found(run), *proof])])
     if run.finding:
         raise typer.Exit(FAILED)
 
 
 def _run(
-    url: str, options: dict[str, str], name: str, grace: float, master: str, html: Path | None
+    url: str,
+    options: dict[str, str],
+    name: str,
+    grace: float,
+    full: bool,
+    master: str,
+    html: Path | None,
 ) -> AuditRun:
     # Spark takes a second to import, which no other command should pay for.
     from strandline.snapshot.spark.audits.collecting import Grace
@@ -75,7 +87,8 @@ def _run(
         check_input(url, options, name)
         spark = session("strandline audit", master, short_jobs=True)
         try:
-            run = run_audits(url, options, name, spark=spark, grace=Grace(round(grace * 1000)))
+            allowed = Grace(round(grace * 1000))
+            run = run_audits(url, options, name, spark=spark, grace=allowed, full=full)
         finally:
             spark.stop()
     except NothingToAudit as error:

@@ -48,20 +48,28 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def audited(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, dict[str, AuditRun]]:
-    """What the audits say of all storages that the collected modules have, by the name of each module.
+def audited_storages(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, ClusterStorage]]:
+    """All storages that the collected modules have, by the name of each module.
 
     A module that wants some audited has a function `storages`, which makes them in a folder and names them.
     """
     collected = dict.fromkeys(
         item.module for item in request.session.items if isinstance(item, pytest.Function)
     )
-    wanted: dict[str, dict[str, ClusterStorage]] = {
+    return {
         module.__name__: module.storages(tmp_path_factory.mktemp("audited"))
         for module in collected
         if hasattr(module, "storages")
     }
-    runs = iter(audit_storages(spark, [storage for named in wanted.values() for storage in named.values()]))
-    return {module: {name: next(runs) for name in named} for module, named in wanted.items()}
+
+
+@pytest.fixture(scope="session")
+def audited(
+    spark: SparkSession, audited_storages: dict[str, dict[str, ClusterStorage]]
+) -> dict[str, dict[str, AuditRun]]:
+    """What full audits say of all these storages, where each without a finding has a proof since."""
+    every = [storage for named in audited_storages.values() for storage in named.values()]
+    runs = iter(audit_storages(spark, every, leave_proofs=True))
+    return {module: {name: next(runs) for name in named} for module, named in audited_storages.items()}

@@ -73,6 +73,9 @@ class Watched(Storage):
     def list(self, prefix: str) -> Any:
         return self._inner.list(prefix)
 
+    def versions(self, prefix: str) -> Any:
+        return self._inner.versions(prefix)
+
 
 class Passing(Watched):
     """A storage whose newest checkpoint is gone, and another there, once it is about to be read."""

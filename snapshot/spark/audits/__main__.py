@@ -38,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--grace-epochs", type=int, metavar="N",
         help="for level zero in epochs below M, in place of a time",
     )  # fmt: skip
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="read all objects again, also those that an earlier audit has proven",
+    )
     parser.add_argument("--master", default="local[*]", help="Spark's master (default: %(default)s)")
     chosen = parser.parse_args(arguments)
     options = dict(option.partition("=")[::2] for option in chosen.option)
@@ -49,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark = running or session("strandline audit", chosen.master, short_jobs=True)
         try:
             grace = Grace(round(chosen.grace_seconds * 1000), chosen.grace_epochs)
-            run = run_audits(chosen.url, options, chosen.cluster, spark=spark, grace=grace)
+            run = run_audits(chosen.url, options, chosen.cluster, spark=spark, grace=grace, full=chosen.full)
         finally:
             if running is None:
                 spark.stop()
@@ -71,7 +76,7 @@ def lines(run: AuditRun) -> list[str]:
             said += ["         " + line for line in result.shown]
             if result.not_shown:
                 said.append(f"         and {result.not_shown:,} more")
-    return said
+    return [*said, *([run.proof_line] if run.proof_line else [])]
 
 
 if __name__ == "__main__":

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from strandline.snapshot.spark.audits.batches import GroupPlace
 from strandline.snapshot.spark.audits.collecting import ClusterHistory, Grace
 from strandline.snapshot.spark.audits.key_tables import Tables
+from strandline.snapshot.spark.audits.references import GroupPlace
 
 
 class Frames(NamedTuple):

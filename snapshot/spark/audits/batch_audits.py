@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
-from strandline.snapshot.spark.audits.batches import PLACES
+from strandline.snapshot.spark.audits.references import PLACES
 from strandline.statemachine.partition.producer_state import MAX_SEQUENCE
 
 
@@ -24,6 +24,7 @@ def references_exist_and_crc(frames: Frames) -> Answer:
         f.countDistinct(f.when(f.col("level") == 1, f.col("object"))).alias("level-one objects"),
         f.count_if((f.col("level") == 0) & f.col("object").isNull()).alias("inline batches"),
         f.sum("length").alias("bytes"),
+        f.countDistinct(f.when(f.col("proven"), f.col("object"))).alias("objects proven before"),
     )
     return Answer(counts, "batches", findings)
 

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 from strandline.snapshot.local_document import bound
 from strandline.snapshot.names import LocalName
-from strandline.snapshot.spark.audits.batches import GroupPlace
 from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.references import GroupPlace
 
 COLUMNS: Final = (
     "root", "group", "log_index", "node", "kind", "voters", "start_offset", "last_stable", "leased",

@@ -38,10 +38,10 @@ from strandline.snapshot.local_document import (
 from strandline.snapshot.local_rows import rows_of
 from strandline.snapshot.names import SnapshotName, local_name
 from strandline.snapshot.object_frame import BadObject
-from strandline.snapshot.spark.audits.batches import newest_state
 from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, pairs
 from strandline.snapshot.spark.audits.documents import Listing
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
+from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.storage import Storage, StorageError

@@ -20,8 +20,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import decode_log
 from strandline.snapshot.names import LogName, SnapshotName, log_name, snapshot_name
-from strandline.snapshot.spark.audits.batches import GroupPlace
 from strandline.snapshot.spark.audits.documents import Listing, of_this_release, read_document
+from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.spark.audits.written import WRITTEN_FIELDS, WrittenBatches

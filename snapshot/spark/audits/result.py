@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -77,6 +77,16 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class ProofUse:
+    """Numbers of the proof whose objects were not read, and of the one that was published; None for none."""
+
+    used: int | None = None
+    published: int | None = None
+    refused: str | None = None
+    """The reason why none could be published of a run without findings."""
+
+
+@dataclass(frozen=True, slots=True)
 class AuditRun:
     """All audits' answers about one cluster's storage."""
 
@@ -85,6 +95,19 @@ class AuditRun:
     results: list[AuditResult]
     figures: Figures
     seconds: float
+    proof: ProofUse = ProofUse()
+
+    @property
+    def proof_line(self) -> str | None:
+        """The use and the publishing of proofs as text; None where there was neither."""
+        told = []
+        if self.proof.used is not None:
+            told.append(f"objects that proof {self.proof.used} has were not read, but for spot checks")
+        if self.proof.published is not None:
+            told.append(f"published proof {self.proof.published}")
+        if self.proof.refused is not None:
+            told.append(f"published no proof, so the next audit reads all again: {self.proof.refused}")
+        return "; ".join(told) or None
 
     @property
     def finding(self) -> bool:
@@ -97,5 +120,6 @@ class AuditRun:
             "cluster": self.cluster,
             "finding": self.finding,
             "seconds": round(self.seconds, 2),
+            "proof": asdict(self.proof),
             "audits": [result.as_dict() for result in self.results],
         }

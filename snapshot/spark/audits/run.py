@@ -2,7 +2,7 @@
 
 Documents, batches and replays are read once and kept while the audits look at them; each audit is then a
 query. Several storages go through the same jobs, told apart by a number, because a job costs more than its
-rows.
+rows. What an earlier audit has proven of objects is taken from its proof, unless the audit is to be full.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from pyspark.sql import functions as f
 from strandline.snapshot.names import LocalName, LogName, SnapshotName, snapshot_name
 from strandline.snapshot.spark.audits import collecting, copies
 from strandline.snapshot.spark.audits.audit import Answer, Audit, Frames
-from strandline.snapshot.spark.audits.batches import GroupPlace, batch_rows
+from strandline.snapshot.spark.audits.batches import batch_rows
 from strandline.snapshot.spark.audits.checks import AUDITS
 from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
 from strandline.snapshot.spark.audits.key_tables import read_tables
 from strandline.snapshot.spark.audits.levels import comparisons
+from strandline.snapshot.spark.audits.proofs import Proof, Published, known_rows, newest_proof, publish
+from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.replay import replay_rows
-from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, Row, Verdict
+from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, ProofUse, Row, Verdict
 from strandline.snapshot.spark.audits.stored import stored_objects
 from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
@@ -70,34 +72,57 @@ def check_input(url: str, options: Mapping[str, str], cluster: str) -> ClusterSt
 
 
 def run_audits(
-    url: str, options: Mapping[str, str], cluster: str, *, spark: SparkSession, grace: Grace = DEFAULT_GRACE
+    url: str,
+    options: Mapping[str, str],
+    cluster: str,
+    *,
+    spark: SparkSession,
+    grace: Grace = DEFAULT_GRACE,
+    full: bool = False,
 ) -> AuditRun:
-    """Ask all audits about the storage of one cluster; raises NothingToAudit."""
+    """Ask all audits about the storage of one cluster; raises NothingToAudit.
+
+    Objects that the newest proof has are not read, unless `full`; a run without a finding publishes a proof.
+    """
     try:
-        (run,) = audit_storages(spark, [ClusterStorage(open_storage(url, options), cluster)], grace)
+        storage = ClusterStorage(open_storage(url, options), cluster)
+        (run,) = audit_storages(spark, [storage], grace, full=full, leave_proofs=True)
     except StorageError as error:
         raise NothingToAudit(str(error)) from error
     return run
 
 
 def audit_storages(
-    spark: SparkSession, storages: Sequence[ClusterStorage], grace: Grace = DEFAULT_GRACE
+    spark: SparkSession,
+    storages: Sequence[ClusterStorage],
+    grace: Grace = DEFAULT_GRACE,
+    *,
+    full: bool = True,
+    leave_proofs: bool = False,
 ) -> list[AuditRun]:
     """Ask all audits about several storages at once; raises NothingToAudit if one of them has no checkpoint.
 
-    `seconds` of each is the time all of them took together.
+    Objects that the newest proof of a storage has are read as well if `full`; with `leave_proofs` a run
+    without a finding publishes one. `seconds` of each is the time all of them took together.
     """
     began = time.perf_counter()
     whole = [_listed(storage) for storage in storages]
+    proofs: list[Proof | None] = [None if full else newest_proof(storage) for storage in storages]
     places = [find_places(storage, found) for storage, found in zip(storages, whole, strict=True)]
     listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
     documents = document_rows(spark, storages, listings).cache()
     by_group = [known.by_group for known in places]
-    references, batches = batch_rows(spark, storages, listings, by_group)
+    # Behind the names of documents, so that what they name was there already.
+    stored = stored_objects(spark, storages).cache()
+    versions = stored.select("root", "object", "version")
+    if leave_proofs or not full:
+        # Before any object is read, and never again: one that is written again meanwhile has another version
+        # at the next audit.
+        versions = versions.localCheckpoint()
+    found = batch_rows(spark, storages, listings, by_group, versions, known_rows(spark, storages, proofs))
+    references, batches = found
     replayed = replay_rows(spark, storages, listings, by_group).cache()
     said = said_rows(spark, storages, listings).cache()
-    # Last, so that what the documents name was there already when it is listed.
-    stored = stored_objects(spark, storages).cache()
     newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
     newest = (
         documents.where("error is null")
@@ -106,7 +131,7 @@ def audit_storages(
         .drop("rank")
     )
     written = replayed.where("outcome is null and event is null")
-    columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS])
+    columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS, "next_offset"])
     states = documents.where("error is null").select(*columns).collect()
     tables = read_tables(spark, storages, listings, copies.group_copies(states, listings, by_group))
     frames = Frames(
@@ -130,6 +155,11 @@ def audit_storages(
     for answers, storage in zip(results, storages, strict=True):
         answers.append(views_equal_their_sql(spark, storage))
     figures = _figures(frames, places)
+    left: dict[int, Published] = {}
+    if leave_proofs:
+        passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
+        audited = {root: _audited(states, root, places[root]) for root in passed}
+        left = publish(spark, storages, passed, found.right(versions), audited)
     seconds = time.perf_counter() - began
     for kept in (documents, references, batches, replayed, said, stored, frames.comparisons, *tables.cached):
         kept.unpersist()
@@ -140,9 +170,26 @@ def audit_storages(
             results[root],
             figures[root],
             seconds,
+            _proof_use(proofs[root], left.get(root)),
         )
         for root, storage in enumerate(storages)
     ]
+
+
+def _audited(states: Sequence[Any], root: int, places: Places) -> dict[str, Row]:
+    """By group, the newest checkpoint of each partition, and where its log ended: what a proof is about."""
+    told: dict[str, Row] = {}
+    for state in sorted(states, key=lambda state: int(state["log_index"])):
+        if state["root"] == root and (place := places.by_group.get(state["group"])):
+            said = {"log_index": state["log_index"], "end_offset": state["next_offset"]}
+            told[str(state["group"])] = {"topic": place.topic, "partition": place.partition, **said}
+    return told
+
+
+def _proof_use(used: Proof | None, left: Published | None) -> ProofUse:
+    return ProofUse(
+        used.number if used else None, left.number if left else None, left.refused if left else None
+    )
 
 
 def _listed(storage: ClusterStorage) -> Listing:

@@ -1,4 +1,4 @@
-"""One row for each object that lies in storage on either level, by its name alone.
+"""One row for each object that lies in storage on either level, by what a listing says of it.
 
 Names say all that collecting goes by: the epoch of a level-zero object, and of a level-one object its topic,
 partition and the term it was written in. Nothing is opened.
@@ -21,6 +21,7 @@ SCHEMA = StructType(
     [
         StructField("root", IntegerType(), False),
         StructField("object", StringType(), False),
+        StructField("version", StringType(), False),
         StructField("level", IntegerType()),
         StructField("epoch", LongType()),
         StructField("topic_id", StringType()),
@@ -29,7 +30,7 @@ SCHEMA = StructType(
         StructField("unique", StringType()),
     ]
 )
-"""`level` is null for a name that is of neither; ids are in hex."""
+"""`version` is another for other bytes. `level` is null for a name that is of neither; ids are in hex."""
 
 
 def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage]) -> DataFrame:
@@ -44,8 +45,8 @@ def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage]) -> D
 
     def work(item: tuple[int, str]) -> Iterator[tuple[Any, ...]]:
         root, prefix = item
-        for name in stores[root].list(prefix):
-            yield (root, name, *_parsed(name))
+        for name, version in stores[root].versions(prefix).items():
+            yield (root, name, version, *_parsed(name))
 
     return frame(spark, items, work, SCHEMA)
 
@@ -56,5 +57,5 @@ def _parsed(name: str) -> tuple[Any, ...]:
             return 0, parse_object_name(name).epoch, None, None, None, None
         topic_id, partition, term, unique = parse_level_one_name(name)
     except ValueError:
-        return (None,) * (len(SCHEMA) - 2)
+        return (None,) * (len(SCHEMA) - 3)
     return 1, None, topic_id.hex(), partition, term, unique.hex()

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 from pyspark.sql.types import BooleanType, LongType, StringType, StructField
 
-from strandline.snapshot.spark.audits.batches import GroupPlace
+from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.statemachine.groups.classic_group import ClassicGroup
 from strandline.statemachine.groups.consumer_group import ConsumerGroup
 from strandline.statemachine.groups.group_commands import (

@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
 
 from strandline.snapshot.names import SnapshotName
-from strandline.snapshot.spark.audits.batches import newest_state
 from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
 from strandline.statemachine.partition.producers import Producers

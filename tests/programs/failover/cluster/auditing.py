@@ -26,6 +26,7 @@ async def audit(nodes: Nodes, folder: Path, *, lease_seconds: float = 600.0) -> 
                 nodes.storage.options,
                 nodes.cluster_id,
                 spark=session("strandline-failover", "local[2]"),
+                full=True,
             )
         )
     except NothingToAudit as error:
