@@ -104,8 +104,8 @@ def _needed(state: ControllerState, node: int) -> str | None:
     """The reason why a node cannot be removed, and the cure; None if it can."""
     if not state.nodes[node].fenced:
         return f"Node {node} is alive: stop its process first. It counts as dead some seconds later."
-    moving = {group for group, move in state.moves.items() if node in move.target or node in move.original}
-    held = sorted({_topic(state, group) for group in moving | state.hosted.get(node, set())})
+    # While a partition moves, its replicas are those before and those after.
+    held = sorted({_topic(state, group) for group in state.hosted.get(node, ())})
     if held:
         return (
             f"Node {node} has replicas of {_named(held)}: move them to other nodes first, with"
