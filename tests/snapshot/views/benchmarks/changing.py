@@ -131,14 +131,20 @@ def deltas(program: Program, world: Changing, log: Log) -> Iterator[tuple[str, Z
             yield name, zset(tuple(DTYPES[kind] for _, kind in plan.columns), chosen, weights)
 
 
+def local_views(views: str) -> list[str]:
+    """Take views apart, each as "name AS SELECT …"."""
+    return [each for each in views.split(";") if each.strip()]
+
+
 def check_query(world: Changing, views: str, query: str) -> int:
     """Compare a query's view with DuckDB's answer after each step, and when nothing is left.
 
     `views` are views that it reads, as SQL without CREATE VIEW: "name AS SELECT …". Gives the rows seen.
     """
-    declared = "".join(f"CREATE LOCAL VIEW {each};\n" for each in views.split(";") if each.strip())
+    local = local_views(views)
+    declared = "".join(f"CREATE LOCAL VIEW {each};\n" for each in local)
     program = program_of(f"{world.declarations()}\n{declared}CREATE VIEW v AS {query};")
-    asked = "".join(f"CREATE VIEW {each};\n" for each in views.split(";") if each.strip())
+    asked = "".join(f"CREATE VIEW {each};\n" for each in local)
     circuit = circuit_of(program)
     sink = program.views[-1].sink
     assert sink is not None

@@ -74,10 +74,10 @@ QUERIES: Final = {
     "q4": """SELECT q.category, avg(q.final) AS a FROM (SELECT max(b.price) AS final, a.category, a.id
         FROM auction a JOIN bid b ON a.id = b.auction WHERE b.ts BETWEEN a.ts AND a.expires
         GROUP BY a.id, a.category) q GROUP BY q.category""",
-    "q7": """SELECT b.id, b.auction, b.price, b.bidder, b.ts, m.start FROM bid b JOIN
+    "q7": """SELECT b.id, b.auction, b.price, b.bidder, b.ts, m.start FROM
+        (SELECT id, auction, price, bidder, ts, window(ts, '10 minutes').start AS start FROM bid) b JOIN
         (SELECT max(price) AS most, window(ts, '10 minutes').start AS start FROM bid
-        GROUP BY 2) m
-        ON b.price = m.most AND m.start = window(b.ts, '10 minutes').start""",
+        GROUP BY 2) m ON b.price = m.most AND b.start = m.start""",
     "q8": """SELECT p.id, p.name, p.start FROM (SELECT id, name, window(ts, '12 hours').start AS start,
         window(ts, '12 hours').end AS finish FROM person GROUP BY 1, 2, 3, 4) p
         JOIN (SELECT seller, window(ts, '12 hours').start AS start FROM auction GROUP BY 1, 2) a
