@@ -28,17 +28,20 @@ _STOP_SECONDS: Final = 20.0
 
 
 class KafkaCluster:
-    """Three brokers in `folder`, which is made and formatted here. Raises NoKafka."""
+    """Brokers in `folder`, three as a rule. It is made and formatted here. Raises NoKafka."""
 
     name = f"Kafka {VERSION}"
 
-    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
-        """`settings`: lines NAME=VALUE of a broker's properties, in place of those here."""
+    def __init__(self, folder: Path, settings: Sequence[str] = (), nodes: Sequence[int] = NODES) -> None:
+        """`settings`: lines NAME=VALUE of a broker's properties, in place of those here.
+
+        In a value `{kafka}` and `{mesh}` are the ports of the broker.
+        """
         self.folder = folder
         self._settings = dict(line.partition("=")[::2] for line in settings)
         self._libs = jars()
         self._java = java()
-        self._ports: dict[int, Ports] = free_ports(NODES)
+        self._ports: dict[int, Ports] = free_ports(nodes)
         self._processes: dict[int, OwnProcess] = {}
         self._format()
 
@@ -52,10 +55,10 @@ class KafkaCluster:
 
     def up(self) -> None:
         """Start, and wait until every broker takes connections."""
-        for node in NODES:
+        for node in self._ports:
             self.start(node)
         deadline = time.monotonic() + _START_SECONDS
-        for node in NODES:
+        for node in self._ports:
             self._wait_listening(node, deadline)
 
     def start(self, node: int) -> None:
@@ -98,7 +101,7 @@ class KafkaCluster:
         # The shell scripts of Kafka make it the same way; one that began with "-" would read as an option.
         identity = "S" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
         tool = [*self._command("kafka.tools.StorageTool"), "format"]
-        for node in NODES:
+        for node in self._ports:
             self._config(node).write_text(self._properties(node))
             done = subprocess.run(
                 [*tool, "-t", identity, "-c", str(self._config(node))],
@@ -130,7 +133,7 @@ class KafkaCluster:
 
     def _properties(self, node: int) -> str:
         ports = self._ports
-        voters = ",".join(f"{each}@{LOOPBACK}:{ports[each].mesh}" for each in NODES)
+        voters = ",".join(f"{each}@{LOOPBACK}:{ports[each].mesh}" for each in ports)
         here = f"PLAINTEXT://{LOOPBACK}:{ports[node].kafka}"
         settings = {
             "process.roles": "broker,controller",
@@ -141,12 +144,17 @@ class KafkaCluster:
             "advertised.listeners": here,
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             "log.dirs": self.folder / f"data-{node}",
-            "default.replication.factor": len(NODES),
+            "default.replication.factor": len(ports),
             "min.insync.replicas": 2,
-            "offsets.topic.replication.factor": len(NODES),
+            "offsets.topic.replication.factor": len(ports),
             "offsets.topic.num.partitions": 5,
             "transaction.state.log.num.partitions": 5,
             "group.initial.rebalance.delay.ms": 0,
-            **self._settings,
+            **{
+                name: value.replace("{kafka}", str(ports[node].kafka)).replace(
+                    "{mesh}", str(ports[node].mesh)
+                )
+                for name, value in self._settings.items()
+            },
         }
         return "".join(f"{name}={value}\n" for name, value in settings.items())
