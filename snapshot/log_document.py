@@ -65,13 +65,21 @@ class LogDocument:
     def read(self) -> list[LogEntry]:
         """The entries, in order; raises LogDamaged when they are not what `pack_entry` gave, or not in
         (after, index]."""
-        unpacker = msgpack.Unpacker(max_buffer_size=max(len(self.entries), 1))
-        unpacker.feed(self.entries)
-        try:
-            entries = [LogEntry(*entry) for entry in unpacker]
-        except Exception as error:
-            raise LogDamaged(f"the log's entries cannot be read: {error}") from error
-        return _checked(entries, self.after, self.index)
+        return read_entries(self.entries, self.after, self.index)
+
+
+def read_entries(packed: bytes | bytearray, after: int, index: int) -> list[LogEntry]:
+    """The entries of packed ones, joined, in order: above `after`, the last one `index`.
+
+    Raises LogDamaged when they are not what `pack_entry` gave, or others.
+    """
+    unpacker = msgpack.Unpacker(max_buffer_size=max(len(packed), 1))
+    unpacker.feed(packed)
+    try:
+        entries = [LogEntry(*entry) for entry in unpacker]
+    except Exception as error:
+        raise LogDamaged(f"the log's entries cannot be read: {error}") from error
+    return _checked(entries, after, index)
 
 
 def pack_entry(index: int, term: int, given: bytes | int) -> bytes:

@@ -751,6 +751,16 @@ CHECKPOINTS: Final = (
         "bytes",
         "Bytes of states waiting for or in upload, and of their logs.",
     ),
+    Metric("strandline_tails_published_total", _C, "objects", "Tails published."),
+    Metric("strandline_tails_published_bytes_total", _C, "bytes", "Tails published, in bytes."),
+    Metric("strandline_tail_states_total", _C, "states", "States in tails: beginnings of a group's entries."),
+    Metric("strandline_tail_waiting_bytes", _G, "bytes", "Bytes of entries that wait for a tail."),
+    Metric(
+        "strandline_tail_age_seconds",
+        _G,
+        "seconds",
+        "Seconds since all that was due was last in the store; absent while no tails are published.",
+    ),
 )
 
 _VERSION: Final = ("program", "version")

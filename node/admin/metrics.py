@@ -308,6 +308,13 @@ class Metrics:
         page.add("strandline_checkpoint_failed_puts_total", measures.failed_puts)
         page.add("strandline_checkpoint_waiting", measures.waiting)
         page.add("strandline_checkpoint_waiting_bytes", measures.waiting_bytes)
+        tails = self._source.tails
+        page.add("strandline_tails_published_total", tails.measures.published)
+        page.add("strandline_tails_published_bytes_total", tails.measures.published_bytes)
+        page.add("strandline_tail_states_total", tails.measures.states)
+        page.add("strandline_tail_waiting_bytes", tails.waiting_bytes)
+        if tails.age is not None:
+            page.add("strandline_tail_age_seconds", tails.age)
 
 
 def replicas(source: AdminSource) -> list[PartitionSource]:

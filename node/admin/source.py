@@ -17,6 +17,7 @@ from strandline.node.admin.replica_sources import (
 )
 from strandline.node.checkpoints.local_documents import LocalDocumentMeasures
 from strandline.node.checkpoints.publisher import PublisherMeasures
+from strandline.node.checkpoints.tail_publishing import TailMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
 from strandline.node.compaction.compaction_upkeep import UnderWay
@@ -168,6 +169,17 @@ class CheckpointPublisherSource(Protocol):
     def measures(self) -> PublisherMeasures: ...
 
 
+class TailsSource(Protocol):
+    """The tails that a node publishes, see TailPublishing."""
+
+    @property
+    def measures(self) -> TailMeasures: ...
+    @property
+    def waiting_bytes(self) -> int: ...
+    @property
+    def age(self) -> float | None: ...
+
+
 class LocalDocumentsSource(Protocol):
     """The publisher of what this node's local logs have."""
 
@@ -297,6 +309,8 @@ class AdminSource(Protocol):
     def publisher(self) -> CheckpointPublisherSource: ...
     @property
     def local_documents(self) -> LocalDocumentsSource: ...
+    @property
+    def tails(self) -> TailsSource: ...
     @property
     def checkpoints(self) -> CheckpointTaker: ...
     @property

@@ -24,6 +24,8 @@ DRAIN_SECONDS: Final = 5.0
 LEAVE_SECONDS: Final = 0.5
 PART_SECONDS: Final = 4.0
 """Time limit for the end of one part. Those that wait on purpose, for the store, give it two seconds."""
+PUBLISH_SECONDS: Final = 2.0
+"""Time limit for the last tails when the node stops."""
 
 
 class UncleanStop(RuntimeError):
@@ -126,6 +128,7 @@ class Broker(NodeParts):
         if self._registration is not None:
             await self._registration.leave(LEAVE_SECONDS)
         await self.kafka.stop(DRAIN_SECONDS)
+        await self._ended("publishing the last tails", self.tails.finish(PUBLISH_SECONDS), hung)
         for partition in self.partitions:
             partition.close()
         self.producer_ids.close()

@@ -22,6 +22,7 @@ from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.checkpoints.restore_publishing import RestorePublishing
+from strandline.node.checkpoints.tail_publishing import TailPublishing
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
@@ -288,6 +289,9 @@ class NodeParts:
         )
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
+        self.tails = TailPublishing(
+            self, self.recorders, self.publisher, loop=loop, executor=snapshot_executor
+        )
         elect_leaders.serve(self)
         describe_quorum.serve(self)
         transaction_markers.serve(self)
@@ -321,6 +325,7 @@ class NodeParts:
         self.collector.start()
         self.gone_topics.start()
         self.restore_publishing.start()
+        self.tails.start()
 
     def _new_partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
         return Partition(

@@ -4,6 +4,8 @@ Nodes drop their logs once a snapshot covers them. So each replica keeps its mac
 will be published, until the next checkpoint. All replicas of a node share one budget of bytes; a tail that
 does not fit is given up whole, and the next checkpoint then comes without a log, which an audit counts as
 not covered. A replica restored from a snapshot has not seen all entries either, until its next checkpoint.
+
+While its node leads the group, it also keeps the entries that no tail has yet (tail_publishing.py).
 """
 
 from __future__ import annotations
@@ -39,6 +41,22 @@ class TailBudget:
         self.used = 0
         self.overflows = 0
 
+    def take(self, size: int) -> bool:
+        """Take so many bytes; False, and counted, if they do not fit."""
+        if self.used + size > self.limit:
+            self.overflows += 1
+            return False
+        self.used += size
+        return True
+
+
+class OpenTail:
+    """A led group's entries above `after` that no tail has yet; `entries` are packed, joined."""
+
+    def __init__(self, after: int) -> None:
+        self.after = self.index = after
+        self.entries = bytearray()
+
 
 class CheckpointRecorder:
     """One per replica, from its first entry or its restored snapshot on.
@@ -59,10 +77,14 @@ class CheckpointRecorder:
         budget: TailBudget,
         taken: Callable[[int], None] | None = None,
         is_secret: Callable[[bytes], bool] | None = None,
+        touched: Callable[[int], None] | None = None,
+        open_budget: TailBudget | None = None,
     ) -> None:
-        """`taken` is told of the index of each checkpoint that is handed to the publisher.
+        """`taken` is told of the index of each checkpoint that is handed to the publisher, `touched` of the
+        group at each entry.
 
-        A tail with a command that `is_secret` is given up, as one that does not fit.
+        A tail with a command that `is_secret` is given up, as one that does not fit. An open tail takes its
+        bytes from `open_budget`.
         """
         self._cluster = cluster
         self._kind = kind
@@ -72,6 +94,9 @@ class CheckpointRecorder:
         self._budget = budget
         self._taken = taken
         self._is_secret = is_secret
+        self._touched = touched
+        self._open_budget = open_budget or budget
+        self._open: OpenTail | None = None
         self._after = 0
         """The tail holds the entries above this index; 0 is the beginning of the log."""
         self._last = 0
@@ -87,20 +112,48 @@ class CheckpointRecorder:
         """A command is about to be applied."""
         if self._is_secret is not None and self._is_secret(command):
             self._forget()
+            self.close_tail()
         self._record(index, term, command)
 
     def _record(self, index: int, term: int, given: bytes | int) -> None:
         self._last = index
-        if not self.whole:
+        if self._touched is not None:
+            self._touched(self._group)
+        opened = self._open
+        if not self.whole and opened is None:
             return
         packed = pack_entry(index, term, given)
-        budget = self._budget
-        if budget.used + len(packed) > budget.limit:
-            budget.overflows += 1
-            self._forget()
-            return
-        budget.used += len(packed)
-        self._tail += packed
+        if self.whole:
+            if self._budget.take(len(packed)):
+                self._tail += packed
+            else:
+                self._forget()
+        if opened is not None:
+            if self._open_budget.take(len(packed)):
+                opened.entries += packed
+                opened.index = index
+            else:
+                self.close_tail()
+
+    def open_tail(self, after: int) -> None:
+        """Keep the entries above `after`, which is applied and the last, until they are taken."""
+        self.close_tail()
+        self._open = OpenTail(after)
+
+    def take_tail(self) -> OpenTail | None:
+        """The entries since the last call, or `open_tail`, and go on; None if there is no open tail: it did
+        not fit, or the state was replaced."""
+        taken = self._open
+        if taken is not None:
+            self._open_budget.used -= len(taken.entries)
+            self._open = OpenTail(taken.index)
+        return taken
+
+    def close_tail(self) -> None:
+        """Keep no entries for tails any more."""
+        if self._open is not None:
+            self._open_budget.used -= len(self._open.entries)
+            self._open = None
 
     def checkpoint(self, index: int, captured: Captured) -> None:
         """Hand the state as of the entry `index` to the publisher, with the log since the last checkpoint."""
@@ -127,10 +180,12 @@ class CheckpointRecorder:
     def restored(self) -> None:
         """The machine's state was replaced by a snapshot's: the entries before it were never seen here."""
         self._forget()
+        self.close_tail()
 
     def close(self) -> None:
-        """Give back the replica's share of the budget: it is gone, or its node is stopping."""
+        """Give back the replica's share of the budgets: it is gone, or its node is stopping."""
         self._forget()
+        self.close_tail()
 
     def _forget(self) -> None:
         self._budget.used -= len(self._tail)

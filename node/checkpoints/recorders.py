@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointPlace, CheckpointRecorder, TailBudget
@@ -10,6 +11,9 @@ from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.statemachine.controller.controller_commands import is_secret
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+
+OPEN_BYTES: Final = 16 * 1024 * 1024
+"""Of all groups that a node leads. What does not fit is published as the group's state instead."""
 
 
 class CheckpointRecorders:
@@ -24,12 +28,20 @@ class CheckpointRecorders:
         self._host = host
         self._publisher = publisher
         self._tails = TailBudget()
+        self.open_tails = TailBudget(OPEN_BYTES)
+        """Bytes of entries that wait for a tail."""
+        self.touched: set[int] = set()
+        """The groups that applied an entry, or were made, since they were last taken out of it."""
         self._by_group: dict[int, CheckpointRecorder] = {}
         self._taken = taken
 
     def __iter__(self) -> Iterator[int]:
         """The groups that have one."""
         return iter(self._by_group)
+
+    def of_group(self, group: int) -> CheckpointRecorder | None:
+        """The group's recorder."""
+        return self._by_group.get(group)
 
     def make(self, group: int, kind: str) -> CheckpointRecorder:
         """The recorder of a group whose state machine is of this kind."""
@@ -42,7 +54,10 @@ class CheckpointRecorders:
             budget=self._tails,
             taken=lambda index: self._first_taken(group, index),
             is_secret=is_secret if group == CONTROLLER_GROUP else None,
+            touched=self.touched.add,
+            open_budget=self.open_tails,
         )
+        self.touched.add(group)
         return recorder
 
     def _first_taken(self, group: int, index: int) -> None:
@@ -55,6 +70,7 @@ class CheckpointRecorders:
     def forget(self, group: int) -> None:
         """The replica is gone; KeyError when it had no recorder."""
         self._by_group.pop(group).close()
+        self.touched.discard(group)
 
 
 def _place(group: RaftGroup, index: int) -> CheckpointPlace:

@@ -170,6 +170,14 @@ class CheckpointsSection:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishSection:
+    """Tails: publications between two checkpoints."""
+
+    seconds: float = 5.0
+    """Time within which a committed record can be read from the storage alone; 0: not before a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
 class LevelOneSection:
     """Reconciliation of partitions' records from level zero into objects of their own. Sizes are bytes."""
 
@@ -285,6 +293,7 @@ class NodeConfig:
     log: LogSection
     insecure: bool = False
     checkpoints: CheckpointsSection = CheckpointsSection()
+    publish: PublishSection = PublishSection()
     level_one: LevelOneSection = LevelOneSection()
     compaction: CompactionSection = CompactionSection()
     collector: CollectorSection = CollectorSection()
@@ -567,6 +576,7 @@ def _build(given: _Given) -> NodeConfig:
         log,
         insecure,
         CheckpointsSection(**given.section("checkpoints")),
+        PublishSection(**given.section("publish")),
         level_one,
         compaction,
         CollectorSection(**given.section("collector")),

@@ -7,7 +7,7 @@ one is held against its own checksum, which covers what Kafka's leaves out, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -25,6 +25,18 @@ from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_
 PARALLEL_GETS: Final = 8
 JOIN_GAP_BYTES: Final = 128 * 1024
 """Maximum gap between two ranges that are read with one request: a request costs about as much."""
+WAITS_SECONDS: Final = (0.0, 1.0, 2.0, 4.0)
+"""Pauses before each look for records that are not where a state said: newer states are published within
+seconds, and an object may go before that of its successor is there."""
+
+
+class ObjectGone(StorageError):
+    """An object that a published state refers to is not there any more."""
+
+
+Moved = Callable[[Slice, int, int, ObjectGone], Sequence[Slice]]
+"""`moved(piece, base, end, error)` says where the records in `[base, end)` of a slice are now, in offset
+order; it raises `error` if they are gone, and StorageError, BadObject."""
 
 
 class _StoredBlock(NamedTuple):
@@ -35,6 +47,14 @@ class _StoredBlock(NamedTuple):
     piece: Slice
     aborted: Aborted
     holes: bool
+
+    @property
+    def base_offset(self) -> int:
+        return self.block.base_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.block.end_offset
 
     def batches(self, data: bytes, start: int) -> Iterator[BatchSlice]:
         """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
@@ -63,7 +83,7 @@ class _StoredBlock(NamedTuple):
 
 @dataclass(slots=True)
 class _Range:
-    """Bytes of an object that are one get; `document` is the checkpoint that refers to them."""
+    """Bytes of an object that are one get; `document` is the state that refers to them."""
 
     key: str
     start: int
@@ -74,8 +94,22 @@ class _Range:
 class _Window:
     """The batches of some slices, in their order, whose bytes are on the way."""
 
-    def __init__(self, storage: Storage, pool: ThreadPoolExecutor, slices: Sequence[Slice]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        pool: ThreadPoolExecutor,
+        slices: Sequence[Slice],
+        moved: Moved | None,
+        moves: int = len(WAITS_SECONDS),
+    ) -> None:
+        """`moved` is asked for records whose objects are gone, up to `moves` times for one place."""
+        self._storage = storage
+        self._pool = pool
+        self._moved = moved
+        self._moves = moves
         self._stored: list[BatchSlice | _StoredBlock] = []
+        self._pieces: list[Slice] = []
+        """The slice that each is of."""
         self._range_of: dict[int, int] = {}
         """Range of each stored piece, by number; inline batches have none."""
         wanted: list[tuple[str, int, int, str, int]] = []
@@ -89,6 +123,7 @@ class _Window:
                         (stored.name, position, position + length, piece.document, len(self._stored))
                     )
                 self._stored.append(stored)
+                self._pieces.append(piece)
         self._ranges: list[_Range] = []
         for key, start, end, document, number in sorted(wanted):
             last = self._ranges[-1] if self._ranges else None
@@ -104,17 +139,43 @@ class _Window:
 
     def batches(self) -> Iterator[BatchSlice]:
         """The batches with their bytes; waits for them. Raises StorageError, BadObject."""
-        for number, stored in enumerate(self._stored):
-            source = self._range_of.get(number)
+        number = 0
+        while number < len(self._stored):
+            stored, source = self._stored[number], self._range_of.get(number)
             if source is None:
                 assert isinstance(stored, BatchSlice), "only inline batches come with their bytes"
                 yield stored
+                number += 1
                 continue
-            data, begin = self._gets[source].result(), self._ranges[source].start
+            try:
+                data, begin = self._gets[source].result(), self._ranges[source].start
+            except ObjectGone as error:
+                if self._moved is None or not self._moves:
+                    raise
+                behind, end = self._run(number)
+                slices = self._moved(self._pieces[number], stored.base_offset, end, error)
+                again = _Window(self._storage, self._pool, slices, self._moved, self._moves - 1)
+                yield from again.batches()
+                number = behind
+                continue
             if isinstance(stored, BatchSlice):
                 yield stored._replace(data=data, start=stored.position - begin)
             else:
                 yield from stored.batches(data, stored.block.position - begin)
+            number += 1
+
+    def _run(self, number: int) -> tuple[int, int]:
+        """The number and offset at which a run without a gap ends: what lies in one may be another task's."""
+        piece, end = self._pieces[number], self._stored[number].end_offset
+        number += 1
+        while (
+            number < len(self._stored)
+            and self._pieces[number] is piece
+            and self._stored[number].base_offset == end
+        ):
+            end = self._stored[number].end_offset
+            number += 1
+        return number, end
 
 
 def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> BatchSlice | _StoredBlock:
@@ -145,15 +206,21 @@ def _stored(piece: Slice, row: Sequence[Any], aborted: Aborted) -> BatchSlice | 
     )
 
 
-def read_windows(storage: Storage, windows: Sequence[Sequence[Slice]], schema: Any) -> Iterator[Any]:
-    """Arrow batches of all records in the windows; raises StorageError, BadObject."""
+def read_windows(
+    storage: Storage, windows: Sequence[Sequence[Slice]], schema: Any, moved: Moved | None = None
+) -> Iterator[Any]:
+    """Arrow batches of all records in the windows; raises StorageError, BadObject.
+
+    With `moved`, what lies elsewhere by now is read there.
+    """
     decoder = Decoder(schema)
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
-        following = _Window(storage, pool, windows[0]) if windows else None
+        following = _Window(storage, pool, windows[0], moved) if windows else None
         for number in range(len(windows)):
             window = following
             assert window is not None, "a window is on its way for every number"
-            following = _Window(storage, pool, windows[number + 1]) if number + 1 < len(windows) else None
+            more = number + 1 < len(windows)
+            following = _Window(storage, pool, windows[number + 1], moved) if more else None
             yield from decoder.decode(window.batches())
 
 
@@ -168,9 +235,9 @@ def first_offset_since(storage: Storage, piece: Slice, timestamp: int) -> int | 
 
 
 def get_referred(storage: Storage, key: str, start: int, length: int, document: str) -> bytes:
-    """Bytes of an object that a checkpoint's document refers to; raises StorageError."""
+    """Bytes of an object that a published state refers to; raises ObjectGone, StorageError."""
     try:
         return storage.get_range(key, start, length)
     except ObjectMissing as error:
         reason = f"{document} refers to it: deleted since its lease has ended, or lost"
-        raise StorageError(f"{error}; {reason}. Take a new checkpoint and read again") from error
+        raise ObjectGone(f"{error}; {reason}. Take a new checkpoint and read again") from error

@@ -1,12 +1,13 @@
-"""A cluster's published checkpoints, the newest or a restore point's: its topics, and each group's state.
+"""A cluster's published states, the newest or a restore point's: its topics, and each group's state.
 
-A reader that looks again and again, as a stream does, keeps what it has decoded: a document never changes
-under its name, so only those of newer checkpoints are read.
+A checkpoint's document, and the tails behind it (tails.py). A reader that looks again and again, as a stream
+does, keeps what it has decoded: a document never changes under its name, so only newer ones are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
@@ -20,7 +21,9 @@ from strandline.snapshot.restore_point import (
     points_prefix,
 )
 from strandline.snapshot.spark.options import ReadOptions, SourceError
+from strandline.snapshot.spark.tails import Tails
 from strandline.snapshot.storage import ObjectMissing, Storage
+from strandline.snapshot.tail_document import PREFIX as TAILS_PREFIX
 from strandline.statemachine.controller import controller_snapshot
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -57,8 +60,13 @@ def _newest_names(storage: Storage, cluster: str, group: int) -> list[str]:
 
 def _published(storage: Storage, cluster: str, group: int) -> list[tuple[int, str]]:
     """Log indexes and names of a group's documents."""
-    names = [(parse_name(key), key) for key in storage.list(group_prefix(cluster, group))]
-    return [(name.log_index, key) for name, key in names if isinstance(name, SnapshotName)]
+    published = []
+    for key in storage.list(group_prefix(cluster, group)):
+        with suppress(ValueError):  # something else that was put there
+            name = parse_name(key)
+            if isinstance(name, SnapshotName):
+                published.append((name.log_index, key))
+    return published
 
 
 def _first_whole(storage: Storage, names: list[str]) -> tuple[str, SnapshotDocument] | None:
@@ -74,7 +82,7 @@ def _first_whole(storage: Storage, names: list[str]) -> tuple[str, SnapshotDocum
 
 
 class NewestCheckpoints:
-    """The newest checkpoints of one cluster, as they are when each is asked for."""
+    """The newest states of one cluster: of checkpoints, and of tails where there are any."""
 
     def __init__(self, storage: Storage, cluster: str | None) -> None:
         """An id that no cluster can have raises SourceError."""
@@ -85,8 +93,31 @@ class NewestCheckpoints:
                 raise SourceError(str(error)) from error
         self._storage = storage
         self._cluster = cluster
-        self._kept: dict[int, tuple[str, Any]] = {}
-        """Name of each group's newest document, and the value that it was loaded as."""
+        self._tails: Tails | None = None
+        self._looked_up: set[int] = set()
+        """Groups whose checkpoints were listed since the last look at everything."""
+        self._read: dict[int, str] = {}
+        """Name of each group's newest checkpoint's document that was read."""
+        self._kept: dict[int, tuple[tuple[str, int], Any]] = {}
+        """Each group's newest document, by name and log index, and the value that it was loaded as."""
+
+    def look(self, *, whole: bool) -> frozenset[int]:
+        """Read the tails that are new; gives the groups that they tell of, of those asked for before.
+
+        A group that tails tell of is not looked for among checkpoints again, unless `whole`: then each is.
+        Raises SourceError, StorageError.
+        """
+        if whole:
+            self._looked_up.clear()
+        if self._tails is None:
+            self._tails = Tails(self._storage, self.cluster)
+            self._tails.follow((CONTROLLER_GROUP,))
+        return self._tails.read()
+
+    def follow(self, groups: Collection[int]) -> None:
+        """Let `look` tell of these groups, too. Raises SourceError, StorageError."""
+        assert self._tails is not None, "the controller, which comes first, has said which groups there are"
+        self._tails.follow(groups)
 
     def controller(self) -> ControllerState:
         """The controller's state; raises SourceError if none is published, and StorageError."""
@@ -97,6 +128,8 @@ class NewestCheckpoints:
             except ValueError as error:
                 raise SourceError(f"{key}: {error}") from error
 
+        if self._tails is None:
+            self.look(whole=True)
         state = self.of_group(CONTROLLER_GROUP, load)
         if state is None:
             raise SourceError(
@@ -106,20 +139,27 @@ class NewestCheckpoints:
         return state
 
     def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
-        """Return what `load` makes of a group's newest document and its name, or None if there is none.
+        """Return what `load` makes of a followed group's newest state and its name, or None if there is none.
 
         Raises SourceError if no replica's is whole, StorageError, and what `load` raises. Different groups
         may be asked for by several threads.
         """
-        kept = self._kept.get(group)
-        if kept is not None and kept[0] in _newest_names(self._storage, self.cluster, group):
-            known: Loaded = kept[1]
-            return known
-        found = newest_document(self._storage, self.cluster, group)
+        assert self._tails is not None, "the controller comes first"
+        base = None
+        if group not in self._looked_up or not self._tails.tell_of(group):
+            self._looked_up.add(group)
+            if self._read.get(group) not in _newest_names(self._storage, self.cluster, group):
+                base = newest_document(self._storage, self.cluster, group)
+        found = self._tails.state(group, base)
+        if base is not None:
+            self._read[group] = base[0]
         if found is None:
             return None
-        loaded = load(*found)
-        self._kept[group] = (found[0], loaded)
+        name = found[0], found[1].index
+        kept = self._kept.get(group)
+        if kept is None or kept[0] != name:
+            self._kept[group] = kept = name, load(*found)
+        loaded: Loaded = kept[1]
         return loaded
 
     @property
@@ -137,6 +177,13 @@ class PointCheckpoints(NewestCheckpoints):
         super().__init__(storage, point.cluster)
         self._number = point.number
         self._index = {one.group: one.log_index for one in point.groups}
+
+    def look(self, *, whole: bool) -> frozenset[int]:
+        """There is never anything new."""
+        return frozenset()
+
+    def follow(self, groups: Collection[int]) -> None:
+        """See `look`."""
 
     def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
         """Return what `load` makes of a group's document and its name; None for a group that the point lacks.
@@ -182,7 +229,7 @@ def _point(storage: Storage, cluster: str, number: int) -> RestorePoint:
 
 
 def _only_cluster(storage: Storage) -> str:
-    found = storage.folders(PREFIX)
+    found = sorted({*storage.folders(PREFIX), *storage.folders(TAILS_PREFIX)})
     if not found:
         raise SourceError(f"{storage.url}: no checkpoint is published there: run `strandline checkpoint`")
     if len(found) > 1:

@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 from strandline.snapshot.extras import require
 from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
 from strandline.snapshot.spark.plan import Window, plan
 from strandline.snapshot.storage import Storage, StorageError, open_storage
@@ -145,7 +146,7 @@ class StrandlineReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split), "tasks are given what partitions() made"
-        return read_windows(self._storage, partition.windows, self._schema)
+        return read_windows(self._storage, partition.windows, self._schema, MovedRecords(self._storage))
 
 
 def _opened(options: ReadOptions) -> Storage:

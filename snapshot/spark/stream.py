@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.fetch import PARALLEL_GETS, read_windows
+from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.newest import LISTINGS, NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions, SourceError
 from strandline.snapshot.spark.plan import Window, pack
@@ -134,7 +135,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one task's records, as Arrow batches. Raises StorageError, BadObject."""
         assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
-        return read_windows(self._storage, partition.windows, self._schema)
+        return read_windows(self._storage, partition.windows, self._schema, MovedRecords(self._storage))
 
     def _look(self) -> None:
         """See the newest checkpoints, unless that was done just now; raises SourceError."""
@@ -142,13 +143,23 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._looked is not None and now < self._looked + LOOK_SECONDS:
             return
         try:
+            # What tails tell of is read as it comes; documents of checkpoints have to be looked for.
+            whole = self._looked is None or now >= self._looked_at_all + WHOLE_SECONDS
+            told = self._checkpoints.look(whole=whole)
             state = self._checkpoints.controller()
             if self._looked is None or state is not self._state:
                 self._state, self._changed = state, now
-            elif now > self._changed + SETTLING_SECONDS and now < self._looked_at_all + WHOLE_SECONDS:
+                whole = True
+            places = wanted_places(self._state, self._options)
+            if not whole and now > self._changed + SETTLING_SECONDS:
+                if told:
+                    news = [place for place in places if place[0].partitions[place[1]].group in told]
+                    self._views = {
+                        **self._views,
+                        **newest_views(self._checkpoints, news, self._options.committed),
+                    }
                 self._looked = now
                 return
-            places = wanted_places(self._state, self._options)
             self._views = newest_views(self._checkpoints, places, self._options.committed)
         except (StorageError, BadObject) as error:
             raise SourceError(str(error)) from error

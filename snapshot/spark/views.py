@@ -1,12 +1,13 @@
 """A read's view of each partition: the place of its records, within the requested offsets and times.
 
-The controller's newest checkpoint says which groups a topic has, each group's where its records lie: in level
+The controller's newest state says which groups a topic has, each group's where its records lie: in level
 one up to the last reconciled offset, behind it in level zero. A level-one object is cut by its own index,
 which is read only where offsets and times that are wanted may lie.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -19,7 +20,13 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.extent_rows import EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import LevelOneFooter, parse_footer
 from strandline.snapshot.object_frame import BadObject
-from strandline.snapshot.spark.fetch import PARALLEL_GETS, first_offset_since, get_referred
+from strandline.snapshot.spark.fetch import (
+    PARALLEL_GETS,
+    WAITS_SECONDS,
+    ObjectGone,
+    first_offset_since,
+    get_referred,
+)
 from strandline.snapshot.spark.newest import (
     NewestCheckpoints,
     Place,
@@ -40,13 +47,13 @@ from strandline.statemachine.partition.watermarks import last_stable_offset
 
 @dataclass(frozen=True)
 class PartitionView:
-    """A partition as of its newest published checkpoint, and the part of it that is wanted."""
+    """A partition as of its newest published state, and the part of it that is wanted."""
 
     topic: str
     topic_id: bytes
     number: int
     document: str
-    """Name of the checkpoint's document, for messages."""
+    """Name of the checkpoint's document, or of the tail, for messages."""
     first: int
     end: int
     objects: Rows
@@ -103,26 +110,38 @@ def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionVie
     """The wanted partitions, in the order of topics and numbers; raises SourceError."""
     try:
         checkpoints = wanted_checkpoints(storage, options)
-        state = checkpoints.controller()
-        check_wanted(state, options)
-        check_pattern(state, options)
-        views = newest_views(checkpoints, wanted_places(state, options), options.committed)
-        for (topic, number), view in views.items():
-            if view is None:
-                raise SourceError(
-                    f"no checkpoint of partition {topic}-{number} is published: run `strandline checkpoint`"
-                )
-        with ThreadPoolExecutor(PARALLEL_GETS) as pool:
-            bounded = list(pool.map(partial(bounded_view, storage, options), filter(None, views.values())))
-        return with_blocks(storage, bounded)
+        for wait in (*WAITS_SECONDS[1:], None):
+            try:
+                return _found(storage, options, checkpoints)
+            except ObjectGone:
+                if wait is None:
+                    raise
+                time.sleep(wait)  # newer states name others
+                checkpoints.look(whole=True)
     except (StorageError, BadObject) as error:
         raise SourceError(str(error)) from error
+    raise AssertionError("the last look returns or raises")
+
+
+def _found(storage: Storage, options: ReadOptions, checkpoints: NewestCheckpoints) -> list[PartitionView]:
+    state = checkpoints.controller()
+    check_wanted(state, options)
+    check_pattern(state, options)
+    views = newest_views(checkpoints, wanted_places(state, options), options.committed)
+    for (topic, number), view in views.items():
+        if view is None:
+            raise SourceError(
+                f"no checkpoint of partition {topic}-{number} is published: run `strandline checkpoint`"
+            )
+    with ThreadPoolExecutor(PARALLEL_GETS) as pool:
+        bounded = list(pool.map(partial(bounded_view, storage, options), filter(None, views.values())))
+    return with_blocks(storage, bounded)
 
 
 def newest_views(
     checkpoints: NewestCheckpoints, places: Iterable[Place], committed: bool
 ) -> dict[tuple[str, int], PartitionView | None]:
-    """All that the newest checkpoint of each partition holds; None where none is published.
+    """All that the newest published state of each partition holds; None where none is published.
 
     Raises SourceError, StorageError.
     """
@@ -133,6 +152,7 @@ def newest_views(
         return checkpoints.of_group(topic.partitions[number].group, load)
 
     wanted = list(places)
+    checkpoints.follow([topic.partitions[number].group for topic, number in wanted])
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
         found = pool.map(view, wanted)
         return {(topic.name, number): one for (topic, number), one in zip(wanted, found, strict=True)}

@@ -99,9 +99,9 @@ class Controller:
         decoded = decode(command)
         return feature_levels.refusal(self._state.feature_level, decoded) or self._do(index, decoded)
 
-    def snapshot(self) -> bytes:
-        """The state as canonical bytes; docs/controller.md names the fields."""
-        return controller_snapshot.capture(self._state)
+    def snapshot(self, *, secrets: bool = True) -> bytes:
+        """The state as canonical bytes (docs/controller.md), for the storage without users' credentials."""
+        return controller_snapshot.capture(self._state, secrets=secrets)
 
     def capture(self) -> Captured:
         """See StateMachine. It has topics, not records, so it is made at once."""
@@ -151,7 +151,7 @@ class Controller:
                 state.collection_paused = command.paused
                 return command.paused
             case ControllerCheckpoint():
-                published = controller_snapshot.capture(state, secrets=False)
+                published = self.snapshot(secrets=False)
                 self._on_checkpoint(index, lambda: published)
                 return index
             case _:

@@ -18,6 +18,7 @@ from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
+from strandline.node.checkpoints.tail_publishing import TailMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import UnderWay
@@ -315,6 +316,15 @@ class FakeCollection:
 
 
 @dataclass
+class FakeTails:
+    """Nothing is published between checkpoints."""
+
+    measures: TailMeasures = field(default_factory=TailMeasures)
+    waiting_bytes: int = 0
+    age: float | None = None
+
+
+@dataclass
 class FakeCompactor:
     measures: CompactorMeasures = field(default_factory=CompactorMeasures)
 
@@ -454,6 +464,7 @@ class SmallNode:
         self.publisher = CheckpointPublisher(
             local, NODE, loop=loop, executor=self.executor, rng=random.Random(5)
         )
+        self.tails = FakeTails()
         self.local_documents = LocalDocuments(
             CLUSTER,
             NODE,

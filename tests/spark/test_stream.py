@@ -28,6 +28,7 @@ from strandline.snapshot.spark.stream_limits import shares, stored_bytes
 from strandline.snapshot.spark.stream_offsets import from_json, ranges
 from strandline.snapshot.spark.views import PartitionView, partition_views
 from strandline.snapshot.storage import StorageError, open_storage
+from strandline.snapshot.tail_document import tails_prefix
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.partition_commands import Checkpoint, SetStartOffset
@@ -253,11 +254,11 @@ def test_an_idle_stream_lists_the_controllers_checkpoints_alone(
 
     monkeypatch.setattr(kind, "list", noted)
     assert not query.plan_batch()
-    assert len(listed) == 1 + len(own.partitions)  # documents of the last checkpoint may still come
+    assert len(listed) == 2 + len(own.partitions)  # documents of the last checkpoint may still come
     monkeypatch.setattr(stream, "SETTLING_SECONDS", 0.0)
     listed.clear()
     assert not query.plan_batch()
-    assert listed == [group_prefix(CLUSTER, CONTROLLER_GROUP)]
+    assert listed == [tails_prefix(CLUSTER), group_prefix(CLUSTER, CONTROLLER_GROUP)]
     # A partition's document that came long after the controller's is found in the end.
     clicks = own.partitions["clicks", 0]
     write(own, clicks)
@@ -498,8 +499,18 @@ def test_what_is_committed_comes_once_it_is_stable(tmp_path: Path) -> None:
     assert everything.found != committed.found
 
 
+def rows_of(query: Query, splits: Any) -> list[tuple[Any, ...]]:
+    """What a batch's tasks read, in order."""
+    read = chain.from_iterable(map(query.reader.read, splits))
+    return sorted(
+        (row["topic"], row["partition"], row["offset"], row["value"])
+        for batch in read
+        for row in batch.to_pylist()
+    )
+
+
 def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_path: Path) -> None:
-    """A planner that saw the old one plans by the newer one; a task says what is gone, a restart reads it."""
+    """A planner that saw the old one plans by the newer one; a task finds what moved, or says it is gone."""
     cluster = build_collected(tmp_path / "objects")
     query = Query(cluster, topic=TOPICS)
     assert query.plan_batch()
@@ -508,7 +519,7 @@ def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_pat
     assert query.plan_batch()
     ends = [json.loads(text) for text in query.ends]
     splits = query.reader.partitions(*ends)
-    expected = readable(cluster)
+    expected, before = readable(cluster), rows_of(query, splits)
     # Level one's objects are merged into others, the lease ends, what it held is deleted.
     reconcile_all(cluster)
     for partition in cluster.partitions.values():
@@ -517,14 +528,25 @@ def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_pat
     cluster.now += LEASE_MS
     cluster.checkpoint()
     assert any(name.startswith("l1/") for name in collect(cluster))
-    with pytest.raises(StorageError, match="refers to it: deleted since its lease has ended, or lost"):
-        list(chain.from_iterable(map(query.reader.read, splits)))
+    assert before
+    assert rows_of(query, splits) == before
+    documents = [path for path in (cluster.root / "snapshots").rglob("*") if path.is_file()]
+    hidden = [path.rename(path.with_suffix(".hidden")) for path in documents]
+    with pytest.raises((StorageError, SourceError), match="no checkpoint"):
+        rows_of(query, splits)
+    for path, hid in zip(documents, hidden, strict=True):
+        hid.rename(path)
     query.reader._planned = None
     query.reader._looked = 1e12  # it looked just now, it thinks
     assert query.reader.partitions(*ends)
     query.restart()
     query.run()
     assert query.found == expected
+    for partition in cluster.partitions.values():
+        partition.execute(SetStartOffset(partition.machine.next_offset))
+    cluster.checkpoint()
+    with pytest.raises(StorageError, match="refers to it: deleted since its lease has ended, or lost"):
+        rows_of(query, splits)
 
 
 def test_equal_ends_have_equal_tasks(cluster: StoredCluster) -> None:

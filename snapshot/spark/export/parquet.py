@@ -36,6 +36,7 @@ from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.json_columns import NO_VALUE, JsonColumns, arrow_fields
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
+from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.options import TOPIC_ID
 from strandline.snapshot.spark.plan import Window
 from strandline.snapshot.storage import ObjectMissing, Storage
@@ -89,7 +90,7 @@ class Job:
             values = JsonColumns(self.plan.columns[topic], partition_by)
         schema = file_schema(self.plan, topic).with_metadata({MADE_BY: made_by(self.plan, self.number)})
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
-        for batch in read_windows(self.storage, self.windows, read):
+        for batch in read_windows(self.storage, self.windows, read, MovedRecords(self.storage)):
             if self.plan.settings.format == "iceberg":
                 batch = _in_calendar(batch)
             if values is not None:

@@ -170,7 +170,7 @@ class Export:
     def run(
         self, tell: Callable[[Exported, int, int], None] = lambda *_: None, stopped: Callable[[], bool] = bool
     ) -> Exported:
-        """Export all that the newest checkpoints have and the target has not; again and again, if so called.
+        """Export all that is published and the target has not; again and again, if so called.
 
         `tell` is called with what was done so far, and of the round under way the units done and all. Once
         it is `stopped` it ends after the units that are under way: the next run goes on with the others.
@@ -228,6 +228,7 @@ class Export:
 
     def _plan(self, number: int) -> tuple[Plan | None, bool]:
         """Plan a round and write it down, None with nothing new; whether another run's plan was first."""
+        self._checkpoints.look(whole=True)
         state = self._checkpoints.controller()
         check_wanted(state, self._options)
         views = newest_views(self._checkpoints, wanted_places(state, self._options), self._options.committed)

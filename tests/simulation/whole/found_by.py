@@ -63,4 +63,5 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "decisions-outlive-acls": ("access",),
     "acls-of-the-first-state": ("access",),
     "removed-unseen": ("access",),
+    "tails-never-closed": ("tails",),
 }

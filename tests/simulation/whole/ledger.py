@@ -6,7 +6,7 @@ each entry as they apply it, so what they disagree on is found at once and not a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -185,6 +185,11 @@ class Ledger:
     @property
     def cluster_epoch(self) -> int:
         return self._cluster_epoch[1]
+
+    def entries_of(self, group: int) -> Mapping[int, tuple[int, bytes]]:
+        """(term, command) of each entry of a group that was applied, by index."""
+        log = self._logs.get(group)
+        return {} if log is None else log.entries
 
     def state(self, group: int, index: int, state: bytes, who: str) -> None:
         """The state of a replica after this entry."""

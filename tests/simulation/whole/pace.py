@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from unittest.mock import patch
 
+from strandline.node.checkpoints import recorders, tail_pruning, tail_publishing
 from strandline.node.controller import controller_leader
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
 from strandline.node.level_one import reconciler, sweeper, topic_retention
@@ -39,6 +40,9 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (inline_storing, "LOG_BYTES", 40_000),
         (collector, "FULL_SWEEP_SECONDS", 2.0),
         (collector, "MAX_PAUSE_SECONDS", 1.0),
+        (recorders, "OPEN_BYTES", 3000),
+        (tail_publishing, "STATES_EVERY", 3),
+        (tail_pruning, "ABSENT_MS", 3000),
         (hedging, "PAUSE_SECONDS", 0.3),
         (hedging, "ENOUGH", 4),
         (hedging, "EARNED", 0.2),

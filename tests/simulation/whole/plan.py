@@ -106,6 +106,8 @@ class Plan:
     fewest: int = 3
     """Replicas that a partition which is moved has at least."""
     inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
+    tails: float = 0.0
+    """`publish.seconds`; 0: no tails."""
     hedging: bool = False
     """Whether requests to the store are sent twice where their answers are late."""
     acls: bool = False
@@ -209,6 +211,17 @@ def anything(rng: random.Random, theme: str) -> Plan:
         checkpoints_kept=chance((1, 2, 3)),
         late_seconds=chance((1.0, 3.0)),
     )
+
+
+TAILS_SHARE = 0.15
+"""Of the seeds, those in which nodes publish tails, and a reader follows them."""
+
+
+def with_tails(plan: Plan, rng: random.Random) -> Plan:
+    """The plan with tails, for some seeds."""
+    if rng.random() >= TAILS_SHARE or plan.lost_folders == "all":
+        return plan
+    return replace(plan, tails=rng.choice((0.4, 1.0, 2.0)))
 
 
 INLINE_SHARE = 0.3

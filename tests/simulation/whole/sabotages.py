@@ -29,6 +29,7 @@ from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
 from tests.simulation.whole.inline_sabotages import INLINE
 from tests.simulation.whole.moving_sabotages import MOVING
+from tests.simulation.whole.tail_sabotages import TAILS
 from tests.simulation.whole.write_path_sabotages import (
     WRITE_PATH,
 )
@@ -201,6 +202,7 @@ _ALL = (
     *INLINE,
     *MOVING,
     *ACCESS,
+    *TAILS,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -261,6 +263,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "decisions-outlive-acls": (2024,),
     "acls-of-the-first-state": (2024,),
     "removed-unseen": (2152,),
+    "tails-never-closed": (9, 11, 37),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

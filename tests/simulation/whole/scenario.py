@@ -34,6 +34,7 @@ from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
 from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
+from tests.simulation.whole.tails import TailReader
 from tests.simulation.whole.themes import plan_of
 from tests.simulation.whole.wiped_folders import LET_IN_SECONDS, WipedFolders
 from tests.simulation.world import World
@@ -78,6 +79,7 @@ class Scenario:
         self.access: Access | None = None
         self.faults: WholeFaults | None = None
         self.wiped: WipedFolders | None = None
+        self.tails = TailReader(self.cluster) if plan.tails else None
         self.totals: Counter[str] = Counter()
         self.cluster.on_crash = self._count
         self._machines = CLIENTS_FROM
@@ -109,6 +111,8 @@ class Scenario:
     def _begin(self) -> None:
         for node in self.plan.nodes:
             self.cluster.start(node)
+        if self.tails is not None:
+            self.tails.start()
         self.operator = operator = self._operate()
         self._until("first topics", lambda: None if operator.ready else "not ready", STARTS_SECONDS)
 
@@ -213,6 +217,8 @@ class Scenario:
         for client in self.clients:
             client.close()
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+        if self.tails is not None:
+            self._until("tails", self.tails.behind, CALM_SECONDS)
 
     def _drained(self) -> str | None:
         return not_drained(self.cluster, merged=self.plan.theme == "level one")
@@ -299,6 +305,8 @@ class Scenario:
         for consumer in self.consumers:
             for name, count in consumer.outcomes.items():
                 totals[f"fetch {name}"] += count
+        if self.tails is not None:
+            totals.update(self.tails.tally())
 
     def _count(self, broker: SimBroker) -> None:
         for partition in broker.partitions:

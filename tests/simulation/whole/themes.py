@@ -14,6 +14,7 @@ from tests.simulation.whole.plan import (
     with_far_store,
     with_inline,
     with_moves,
+    with_tails,
 )
 
 THEMES = (
@@ -43,6 +44,7 @@ def plan_of(seed: int) -> Plan:
     plan = with_inline(plan, random.Random(f"{seed} inline"))
     plan = _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
     plan = with_acls(with_far_store(plan, seed), seed)
+    plan = with_tails(plan, random.Random(f"{seed} tails"))
     return with_moves(plan, random.Random(f"{seed} moves"))
 
 

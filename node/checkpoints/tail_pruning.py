@@ -1,0 +1,69 @@
+"""Removal of tails that later ones have made dispensable.
+
+A node that has published the state of each group that it leads needs its tails before no more: but for those
+since its round of states before. A reader may be at these, and they have the newest state of a group whose
+new leader has not published its own yet. So while a group has no leader nothing is removed, either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, StoreError
+from strandline.snapshot.tail_document import life_prefix, parse_tail_name, tails_prefix
+
+log = logging.getLogger(__name__)
+
+ABSENT_MS: Final = 3_600_000
+"""Age at which tails go of a node that is not there, and of lives of the cluster that have ended."""
+MAX_NAMES: Final = 100_000
+"""Names that are looked at in one call; the others wait for the next."""
+
+
+async def remove_tails(context: CheckpointContext, kept: Collection[str]) -> None:
+    """Delete this node's tails but for those that are kept, by name: its clock may have gone back since.
+
+    The node that leads the controller also deletes old ones of absent nodes and of earlier lives. What is
+    left by a failure goes with the next call.
+    """
+    machine, own = context.controller.machine, context.config.node.id
+    cluster, now_ms = context.config.cluster.id, context.wall_ms()
+    if machine.incarnation is None or not _all_led(context):
+        return
+    life = life_prefix(cluster, machine.incarnation)
+    leads = context.controller.leader == own
+    present = {node.node for node in machine.nodes.values() if not node.fenced}
+
+    def dispensable(name: str) -> bool:
+        try:
+            made_ms, node = parse_tail_name(name)
+        except ValueError:
+            return False  # no tail, and not this module's to delete
+        if node == own and name.startswith(life):
+            return name not in kept
+        gone = node not in present or not name.startswith(life)
+        return leads and gone and made_ms < now_ms - ABSENT_MS
+
+    after, seen = "", 0
+    try:
+        while seen < MAX_NAMES:
+            names = await context.store.list(tails_prefix(cluster), after, MAX_LIST)
+            old = [name for name in names if dispensable(name)]
+            for start in range(0, len(old), MAX_DELETE):
+                await context.store.delete_many(old[start : start + MAX_DELETE])
+            if len(names) < MAX_LIST:
+                return
+            after, seen = names[-1], seen + len(names)
+    except StoreError as error:
+        log.info("old tails are kept for now: %s", error)
+
+
+def _all_led(context: CheckpointContext) -> bool:
+    return all(
+        context.leaders.leader_of(partition.group) is not None
+        for topic in context.controller.machine.topics
+        for partition in topic.partitions
+    )

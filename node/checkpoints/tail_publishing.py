@@ -1,0 +1,243 @@
+"""Tails: every few seconds one object with what was committed in the groups that this node leads.
+
+A reader of the storage alone would otherwise see what the last checkpoint saw. A leader begins with a group's
+state, and goes on with the entries behind it. What it cannot link to what it has put (a new leadership,
+entries that did not fit, a snapshot that was installed) begins with the state again. So nothing is remembered
+but what waits, and nothing is asked of other nodes.
+
+After so many tails a node publishes the states of all groups that it leads, and removes what that makes
+dispensable. A tail holds nothing back: what its states name may be lifted to level one and deleted, and a
+reader that comes late looks for the records again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.publisher import CheckpointPublisher
+from strandline.node.checkpoints.recorders import CheckpointRecorders
+from strandline.node.checkpoints.tail_pruning import remove_tails
+from strandline.node.controller.periodic import PeriodicPart
+from strandline.snapshot.tail_document import Section, TailDocument, tail_name
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition.partition import PartitionStateMachine
+
+log = logging.getLogger(__name__)
+
+DOCUMENT_BYTES: Final = 4 * 1024 * 1024
+"""A tail with so much of states and entries takes no further section."""
+STATES_EVERY: Final = 48
+"""Tails between two rounds of states: two minutes of them, by default. A reader that begins reads up to twice
+as many of each node."""
+LOOKS: Final = 2
+"""Looks in the time within which a record is to be published: it waits for one, and for its upload."""
+
+
+@dataclass(slots=True)
+class TailMeasures:
+    """Counters since the node started."""
+
+    published: int = 0
+    """Tails that are in the store."""
+    published_bytes: int = 0
+    states: int = 0
+    """Sections that begin with a state."""
+    put_at: float | None = None
+    """The loop's time when all that was due was last in the store."""
+
+
+class _Part(NamedTuple):
+    """A section before its state is made, which takes long for a large one."""
+
+    kind: str
+    group: int
+    after: int
+    log_index: int
+    captured: Captured | None
+    entries: bytes
+
+    def section(self) -> Section:
+        state = None if self.captured is None else self.captured()
+        return Section(self.kind, self.group, self.after, self.log_index, state, self.entries)
+
+
+class TailPublishing(PeriodicPart):
+    """Puts this node's tails, one after the other: one that is there has those before it there."""
+
+    def __init__(
+        self,
+        context: CheckpointContext,
+        recorders: CheckpointRecorders,
+        publisher: CheckpointPublisher,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor | None,
+    ) -> None:
+        config = context.config
+        self._enabled = bool(config.publish.seconds)
+        seconds = config.publish.seconds / LOOKS
+        super().__init__(seconds, "what was committed is not published; it is tried again", loop=loop)
+        self.measures = TailMeasures()
+        self._context = context
+        self._recorders = recorders
+        self._publisher = publisher
+        self._executor = executor
+        self._seen: dict[int, object] = {}
+        """By group that is led here: what its readers see as of its last section."""
+        self._names: list[str] = []
+        """The tails since the last round of states, its own included."""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of entries that no tail has yet."""
+        return self._recorders.open_tails.used
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since all that was due was in the store; None where no tails are wanted, and at first."""
+        at = self.measures.put_at
+        return None if at is None else self._loop.time() - at
+
+    def start(self) -> None:
+        """See PeriodicPart; nothing where no tails are wanted."""
+        if self._enabled:
+            super().start()
+
+    async def finish(self, seconds: float) -> None:
+        """Publish what is left, for up to this many seconds, before the node ends."""
+        self.close()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._look()
+
+    async def _look(self) -> None:
+        if self._context.controller.machine.incarnation is None:
+            return  # it has not applied the first entry of all
+        all_states = len(self._names) >= STATES_EVERY
+        if all_states:
+            self._seen.clear()
+            self._recorders.touched.update(self._recorders)
+        before, parts = len(self._names), self._due()
+        try:
+            next_one = 0
+            while next_one < len(parts):
+                next_one = await self._put(parts, next_one)
+        except BaseException:
+            self._begin_again(parts)
+            raise
+        self.measures.put_at = self._loop.time()
+        if all_states:
+            await remove_tails(self._context, frozenset(self._names))
+            del self._names[:before]
+
+    async def _put(self, parts: Sequence[_Part], first: int) -> int:
+        """Put the parts from `first` on, as many as one tail takes; gives the place behind them."""
+        context = self._context
+        cluster, node = context.config.cluster.id, context.config.node.id
+        incarnation = context.controller.machine.incarnation
+        assert incarnation is not None, "asked for by the caller; it never changes"
+
+        def encoded() -> tuple[bytes, int]:
+            sections = list(_fill(parts, first))
+            return TailDocument(cluster, node, sections).encode(), first + len(sections)
+
+        data, behind = await self._loop.run_in_executor(self._executor, encoded)
+        put = parts[first:behind]
+        name = tail_name(cluster, incarnation, context.wall_ms(), node, context.rng.getrandbits(32))
+        self._names.append(name)
+        if await self._publisher.put(name, [data]):
+            self.measures.published += 1
+            self.measures.published_bytes += len(data)
+            self.measures.states += sum(part.captured is not None for part in put)
+        else:
+            self._begin_again(put)
+        return behind
+
+    def _begin_again(self, parts: Sequence[_Part]) -> None:
+        """Let the next section of each of these begin with its state: what they had may not be stored."""
+        for part in parts:
+            self._seen.pop(part.group, None)
+            if (recorder := self._recorders.of_group(part.group)) is not None:
+                recorder.close_tail()
+                self._recorders.touched.add(part.group)
+
+    def _due(self) -> list[_Part]:
+        """The sections of all groups led here whose readers would see something new."""
+        parts = []
+        for group in sorted(self._recorders.touched):
+            raft = self._context.host.groups.get(group)
+            recorder = self._recorders.of_group(group)
+            if raft is None or recorder is None or not raft.applied:
+                continue  # it stays touched: a state after no entry says nothing
+            if not raft.is_leader:
+                # It stays touched: this node may lead next, and cannot know what the leader has published.
+                self._seen.pop(group, None)
+                recorder.close_tail()
+                continue
+            self._recorders.touched.discard(group)
+            part = self._section(group, raft.applied)
+            if part is not None:
+                parts.append(part)
+        return parts
+
+    def _section(self, group: int, applied: int) -> _Part | None:
+        recorder = self._recorders.of_group(group)
+        assert recorder is not None, "asked for by the caller"
+        controller = self._context.controller.machine
+        if group == CONTROLLER_GROUP:
+            # It has topics, not records, and seldom changes: its state says it all.
+            if self._seen.get(group) == controller.version:
+                return None
+            self._seen[group] = controller.version
+            published = controller.snapshot(secrets=False)
+            return _Part(Controller.kind, group, applied, applied, lambda: published, b"")
+        replica = self._context.partitions.by_group(group)
+        if replica is None:
+            return None  # a coordinator's, whose state has no records
+        machine = replica.machine
+        visible = _visible(machine)
+        if self._seen.get(group) == visible:
+            return None
+        taken = recorder.take_tail() if group in self._seen else None
+        self._seen[group] = visible
+        if taken is not None:
+            return _Part(
+                PartitionStateMachine.kind, group, taken.after, taken.index, None, bytes(taken.entries)
+            )
+        recorder.open_tail(applied)
+        return _Part(PartitionStateMachine.kind, group, applied, applied, machine.capture(), b"")
+
+
+def _visible(machine: PartitionStateMachine) -> tuple[int, ...]:
+    """Figures of what a reader would miss: records, and the places that they have moved to."""
+    return (
+        machine.next_offset,
+        machine.start_offset,
+        machine.last_stable_offset,
+        machine.last_reconciled_log_index,
+        len(machine.level_one),
+        machine.level_one.bytes,
+        machine.removed[-1].log_index if machine.removed else 0,
+    )
+
+
+def _fill(parts: Sequence[_Part], first: int) -> Iterator[Section]:
+    """The sections from `first` on, until a tail has enough."""
+    size = 0
+    for part in parts[first:]:
+        section = part.section()
+        yield section
+        size += len(section.entries) + len(section.state or b"")
+        if size >= DOCUMENT_BYTES:
+            return

@@ -1,0 +1,375 @@
+"""Tails of a node: what each begins with, and that a reader of the storage misses nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from strandline.node.checkpoints import tail_publishing
+from strandline.node.checkpoints.context import CheckpointContext
+from strandline.node.checkpoints.recorders import CheckpointRecorders
+from strandline.node.checkpoints.tail_pruning import ABSENT_MS, remove_tails
+from strandline.node.checkpoints.tail_publishing import TailPublishing
+from strandline.node.raft.host import RaftHost
+from strandline.snapshot.spark.tails import Tails
+from strandline.snapshot.tail_document import (
+    OWNER_NAME,
+    Section,
+    TailDocument,
+    decode_tail,
+    parse_tail_name,
+    tail_name,
+)
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import (
+    AlterScramCredentials,
+    Bootstrap,
+    CreateTopic,
+    encode,
+)
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.partition_commands import AdvanceEpoch
+from tests.checkpoints.harness import CLUSTER, GROUP, Replica, node_and_store, publisher, world
+from tests.level_zero.samples import run
+from tests.simulation.whole.tails import BucketNow
+from tests.simulation.world import World
+from tests.statemachine.controller_harness import registration, topic_id
+
+INCARNATION = "2026-11-26T13:02:53Z-00000001"
+SECONDS = 2.0
+KEY = bytes(range(32))
+
+
+class Node:
+    """A node that leads one partition and the controller, with all of its parts but the log."""
+
+    def __init__(self, made: World) -> None:
+        self.world = made
+        self.node, self.store = node_and_store(made)
+        self.raft = {group: SimpleNamespace(is_leader=True, applied=0) for group in (CONTROLLER_GROUP, GROUP)}
+        host: Any = SimpleNamespace(groups=self.raft)
+        self.publisher = publisher(self.node, self.store)
+        self.recorders = CheckpointRecorders(CLUSTER, cast(RaftHost, host), self.publisher, lambda *_: None)
+        self.replica = Replica(self.publisher)
+        self.replica.recorder = self.recorders.make(GROUP, "partition")
+        self.controller = Controller(lambda *_: None)
+        self.recorders.make(CONTROLLER_GROUP, "controller")
+        self.now_ms = 1_764_000_000_000
+        self.led = True
+        """Whether each group has a leader."""
+        self.context = SimpleNamespace(
+            config=SimpleNamespace(
+                cluster=SimpleNamespace(id=CLUSTER),
+                node=SimpleNamespace(id=1),
+                publish=SimpleNamespace(seconds=SECONDS),
+            ),
+            host=host,
+            controller=SimpleNamespace(machine=self.controller, leader=1),
+            leaders=SimpleNamespace(leader_of=lambda group: 1 if self.led else None),
+            partitions=SimpleNamespace(by_group=lambda group: self._partition(group)),
+            rng=random.Random(1),
+            wall_ms=lambda: self.now_ms + int(1000 * made.now),
+            store=self.store.client(self.node),
+        )
+        self.control(Bootstrap(CLUSTER, INCARNATION))
+        self.control(registration(1))
+        self.control(CreateTopic(topic_id(9), "first", 1, 1, None, [], 3))
+        self.store.objects = {OWNER_NAME: b'{"incarnation": "%s"}' % INCARNATION.encode()}
+        self.tails = self.publishing()
+        self.reader = Tails(BucketNow(self.store), CLUSTER)
+        self.reader.follow([CONTROLLER_GROUP, GROUP])
+
+    def publishing(self) -> TailPublishing:
+        context = cast(CheckpointContext, self.context)
+        return TailPublishing(
+            context, self.recorders, self.publisher, loop=self.node.loop, executor=self.node.executor
+        )
+
+    def _partition(self, group: int) -> Any:
+        return SimpleNamespace(machine=self.replica.machine) if group == GROUP else None
+
+    def control(self, command: Any) -> None:
+        raft = self.raft[CONTROLLER_GROUP]
+        raft.applied += 1
+        if raft.applied == 1:
+            self.controller.begin_term(1, 1, 1)
+            raft.applied += 1
+        recorder = self.recorders.of_group(CONTROLLER_GROUP)
+        assert recorder is not None
+        recorder.applied(raft.applied, 1, encode(command))
+        self.controller.apply(raft.applied, 1, encode(command))
+
+    def write(self, count: int = 1, data: bytes = b"batch") -> None:
+        for _ in range(count):
+            if not self.replica.term:
+                self.replica.begin_term(1)
+            self.raft[GROUP].applied = self.replica.write(data)
+
+    def passes(self, seconds: float = SECONDS) -> None:
+        self.world.run(self.world.now + seconds)
+
+    @property
+    def documents(self) -> list[TailDocument]:
+        return [decode_tail(self.store.objects[name]) for name in self.names]
+
+    @property
+    def names(self) -> list[str]:
+        return self.store.keys("tails/")
+
+    @property
+    def sections(self) -> list[Section]:
+        """Of the partition."""
+        return [one for tail in self.documents for one in tail.sections if one.group == GROUP]
+
+    def seen(self) -> bytes | None:
+        """The partition's state as a reader has it."""
+        self.reader.read()
+        found = self.reader.state(GROUP, None)
+        return None if found is None else found[1].state
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with world() as made:
+        made_node = Node(made)
+        made_node.node.call(made_node.tails.start)
+        yield made_node
+        made_node.node.call(made_node.tails.close)
+        made_node.passes(0.1)
+
+
+def test_a_leader_begins_with_the_state_and_goes_on_with_entries(node: Node) -> None:
+    node.write(3)
+    node.passes()
+    assert [one.state is None for one in node.sections] == [False]
+    assert node.seen() == node.replica.machine.snapshot()
+    for _ in range(3):
+        node.write(2)
+        node.passes()
+        assert node.seen() == node.replica.machine.snapshot()
+    assert [one.state is None for one in node.sections] == [False, True, True, True]
+    assert [one.after for one in node.sections[1:]] == [one.log_index for one in node.sections[:-1]]
+    assert node.recorders.open_tails.used == 0
+    assert node.tails.measures.published == len(node.documents)
+    assert node.tails.measures.states == 2  # the controller's is one
+    assert sum(len(node.store.objects[name]) for name in node.names) == node.tails.measures.published_bytes
+    assert [parse_tail_name(name).node for name in node.names] == [1] * len(node.names)
+
+
+def test_nothing_is_put_where_no_reader_would_see_anything_new(node: Node) -> None:
+    node.write()
+    node.passes()
+    stored = node.names
+    for epoch in range(3, 9):
+        node.raft[GROUP].applied = node.replica.apply(AdvanceEpoch(EpochWindow(1, epoch - 1, epoch)))
+        node.passes()
+    assert node.names == stored
+    age = node.tails.age
+    assert age is not None
+    assert age <= SECONDS
+    node.write()
+    node.passes()
+    assert GROUP not in node.recorders.touched
+    # With it comes what was left out.
+    assert len(node.names) == len(stored) + 1
+    assert node.seen() == node.replica.machine.snapshot()
+
+
+def test_a_replica_that_does_not_lead_keeps_and_puts_nothing(node: Node) -> None:
+    node.raft[GROUP].is_leader = False
+    node.write(3)
+    node.passes()
+    assert node.sections == []
+    assert node.recorders.open_tails.used == 0
+    node.raft[GROUP].is_leader = True
+    node.passes()
+    assert node.seen() == node.replica.machine.snapshot()
+    # Another leads for a while, and this one again: what the other has published is not known here.
+    node.raft[GROUP].is_leader = False
+    node.write()
+    node.passes()
+    node.raft[GROUP].is_leader = True
+    node.write()
+    node.passes()
+    assert [one.state is None for one in node.sections] == [False, False]
+
+
+def test_entries_that_do_not_fit_are_published_as_a_state(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.recorders.open_tails.limit = 1_000
+    node.write()
+    node.passes()
+    node.store.stall()
+    for _ in range(20):
+        node.write(data=b"x" * 100)
+        node.passes()
+        assert node.recorders.open_tails.used <= 1_000
+    assert node.recorders.open_tails.overflows == 1
+    node.store.unstall()
+    node.passes(3 * SECONDS)
+    assert node.seen() == node.replica.machine.snapshot()
+
+
+def test_a_state_that_was_installed_begins_anew(node: Node) -> None:
+    node.write()
+    node.passes()
+    other = Replica(node.publisher)
+    other.begin_term(1)
+    for _ in range(5):
+        other.write()
+    node.replica.restore(other.index, other.machine.snapshot())
+    node.write()
+    node.passes()
+    assert [one.state is None for one in node.sections] == [False, False]
+    assert node.seen() == node.replica.machine.snapshot()
+
+
+def test_a_store_that_is_away_for_an_hour_costs_nothing_but_time(node: Node) -> None:
+    node.write()
+    node.passes()
+    node.store.refused = 1.0
+    for _ in range(60):
+        node.write(3)
+        node.passes(60.0)
+    age = node.tails.age
+    assert age is not None
+    assert age > 3000
+    node.store.refused = 0.0
+    node.passes(30.0)
+    assert node.seen() == node.replica.machine.snapshot()
+    age = node.tails.age
+    assert age is not None
+    assert age <= SECONDS
+
+
+def test_a_node_that_stops_publishes_the_rest(node: Node) -> None:
+    node.write()
+    node.passes()
+    node.write()
+    run(node.world, node.node, node.tails.finish(2.0))
+    assert node.seen() == node.replica.machine.snapshot()
+    node.store.stall()
+    again = node.tails = node.publishing()
+    node.node.call(again.start)
+    node.write()
+    node.passes(0.1)
+    began = node.world.now
+    run(node.world, node.node, again.finish(2.0))
+    assert node.world.now - began < 4.0
+    node.store.unstall()
+
+
+def test_a_put_that_is_broken_off_is_made_good_by_a_state(node: Node) -> None:
+    node.write()
+    node.passes()
+    node.store.stall()
+    node.write()
+    node.passes()
+    again = node.tails
+    task = again._task
+    assert task is not None
+    node.node.call(again.close)
+    node.passes(0.1)
+    assert task.done()
+    node.store.unstall()
+    node.node.call(again.start)
+    node.passes()
+    assert node.seen() == node.replica.machine.snapshot()
+    assert node.sections[-1].state is not None
+
+
+def test_the_controller_is_published_as_it_changes_without_credentials(node: Node) -> None:
+    node.passes()
+    before = node.names
+    node.control(AlterScramCredentials("alice", (), ((1, 4096, b"salt", KEY, KEY),)))
+    node.control(CreateTopic(topic_id(1), "orders", 1, 1, None, [], 4))
+    node.passes()
+    assert len(node.names) == len(before) + 1
+    (section,) = node.documents[-1].sections
+    assert KEY in node.controller.snapshot()
+    assert KEY not in (section.state or KEY)
+    assert section.kind == Controller.kind
+    assert section.state == node.controller.snapshot(secrets=False)
+
+
+def test_a_new_partition_without_an_entry_is_not_published(node: Node) -> None:
+    node.passes(3 * SECONDS)
+    assert node.sections == []
+
+
+def test_nothing_is_published_where_it_is_not_wanted() -> None:
+    with world() as made:
+        node = Node(made)
+        node.context.config.publish.seconds = 0.0
+        publishing = node.publishing()
+        node.node.call(publishing.start)
+        node.write()
+        node.passes(10.0)
+        assert node.names == []
+        assert publishing.age is None
+        run(made, node.node, publishing.finish(1.0))
+        assert node.names == []
+
+
+def test_states_come_again_after_so_many_tails_and_those_before_go(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_publishing, "STATES_EVERY", 5)
+    most = 0
+    for _ in range(40):
+        node.write()
+        node.passes()
+        most = max(most, len(node.names))
+        assert node.seen() == node.replica.machine.snapshot()
+        fresh = Tails(BucketNow(node.store), CLUSTER)
+        fresh.follow([CONTROLLER_GROUP, GROUP])
+        fresh.read()
+        assert fresh.state(CONTROLLER_GROUP, None) is not None  # although it does not change
+        found = fresh.state(GROUP, None)
+        assert found is not None
+        assert found[1].state == node.replica.machine.snapshot()
+    assert 5 < most <= 11
+    # An idle node puts nothing, whatever there is.
+    stored = node.names
+    node.passes(60.0)
+    assert node.names == stored
+
+
+def test_tails_go_of_absent_nodes_and_ended_lives_and_no_others(node: Node) -> None:
+    node.write()
+    node.passes()
+    own, now = node.names, node.context.wall_ms()
+    old, new = now - 2 * ABSENT_MS, now - ABSENT_MS // 2
+    stays = [
+        tail_name(CLUSTER, INCARNATION, old, 2, 1),  # registered, and alive
+        tail_name(CLUSTER, INCARNATION, new, 3, 1),
+        tail_name(CLUSTER, "before", new, 1, 1),
+        "tails/harbour/stray",
+    ]
+    goes = [tail_name(CLUSTER, INCARNATION, old, 3, 2), tail_name(CLUSTER, "before", old, 1, 2)]
+    earlier = tail_name(CLUSTER, INCARNATION, now + ABSENT_MS, 1, 9)  # the clock has gone back since
+    node.store.objects = {**node.store.objects, **dict.fromkeys([*stays, *goes, earlier], b"")}
+    everything = node.names
+    context = cast(CheckpointContext, node.context)
+
+    def remove() -> list[str]:
+        run(node.world, node.node, remove_tails(context, frozenset(own)))
+        return sorted(set(everything) - set(node.names))
+
+    node.control(registration(2))
+    node.led = False
+    assert remove() == []
+    node.led = True
+    node.store.refused = 1.0
+    assert remove() == []
+    node.store.refused = 0.0
+    node.context.controller.leader = 2
+    assert remove() == [earlier]
+    node.context.controller.leader = 1
+    assert remove() == sorted([earlier, *goes])

@@ -1,0 +1,230 @@
+"""States that tails lead to, against a plain model: whatever is stored, in whichever order it is seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.snapshot.document import SnapshotDocument
+from strandline.snapshot.log_document import pack_entry
+from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.tails import Tails
+from strandline.snapshot.storage import ObjectMissing, Storage
+from strandline.snapshot.tail_document import OWNER_NAME, Section, TailDocument, tail_name
+from strandline.statemachine.machine import Captured
+from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.statemachine.partition.partition_commands import AppendInline, SetStartOffset, encode
+from strandline.statemachine.partition.placeholder import InlineBatch
+
+CLUSTER, GROUP, KIND = "harbour", 7, PartitionStateMachine.kind
+ONE, TWO = "2026-11-26T13:02:53Z-00000001", "2026-11-27T13:02:53Z-00000002"
+ENTRIES = 12
+
+
+class Bucket(Storage):
+    """Objects in memory."""
+
+    def __init__(self, incarnation: str = ONE) -> None:
+        self.url = "memory://"
+        self.objects: dict[str, bytes] = {}
+        self.gets: list[str] = []
+        self.own(incarnation)
+
+    def own(self, incarnation: str) -> None:
+        self.objects[OWNER_NAME] = json.dumps({"incarnation": incarnation}).encode()
+
+    def put(self, *sections: Section, made_ms: int = 0, life: str = ONE, node: int = 1) -> str:
+        name = tail_name(CLUSTER, life, made_ms or len(self.objects), node, len(self.objects))
+        self.objects[name] = TailDocument(CLUSTER, node, sections).encode()
+        return name
+
+    def folders(self, prefix: str) -> list[str]:
+        raise NotImplementedError
+
+    def get(self, key: str) -> bytes:
+        self.gets.append(key)
+        if key not in self.objects:
+            raise ObjectMissing(f"there is no object {key}")
+        return self.objects[key]
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        raise NotImplementedError
+
+    def versions(self, prefix: str) -> dict[str, str]:
+        raise NotImplementedError
+
+    def list(self, prefix: str) -> list[str]:
+        return sorted(name for name in self.objects if name.startswith(prefix))
+
+
+def _ignore(index: int, captured: Captured) -> None:
+    """No checkpoint is in these logs."""
+
+
+@dataclass
+class History:
+    """A partition's log, with its state after each entry; some indexes are of no entry of the machine."""
+
+    entries: dict[int, bytes] = field(default_factory=dict)
+    states: list[bytes] = field(default_factory=list)
+
+    @staticmethod
+    def made() -> History:
+        made, machine = History(), PartitionStateMachine(1, _ignore)
+        made.states.append(machine.snapshot())
+        for index in range(1, ENTRIES + 1):
+            if index == 1 or index == 8:
+                machine.begin_term(index, index, 1)
+                made.entries[index] = pack_entry(index, index, 1)
+            elif index != 5:
+                command = SetStartOffset(1) if index == 10 else AppendInline([InlineBatch(1, 1_000, b"one")])
+                entry = encode(machine.term, 1_000, [command])
+                machine.apply(index, machine.term, entry)
+                made.entries[index] = pack_entry(index, machine.term, entry)
+            made.states.append(machine.snapshot())
+        return made
+
+    def section(self, after: int, until: int, *, state: bool) -> Section:
+        """Its entries above `after`; the last one is at or below `until`."""
+        held = [index for index in self.entries if after < index <= until]
+        packed = b"".join(self.entries[index] for index in held)
+        last = held[-1] if held else after
+        return Section(KIND, GROUP, after, last, self.states[after] if state else None, packed)
+
+    def checkpoint(self, index: int) -> tuple[str, SnapshotDocument]:
+        return f"checkpoint-{index}", SnapshotDocument(
+            CLUSTER, KIND, GROUP, index, 1, (1,), (), self.states[index]
+        )
+
+
+HISTORY = History.made()
+
+
+def reached(known: int, sections: list[Section]) -> int:
+    """The plain model: the last entry up to which nothing is missing, from anything that is whole."""
+    best = max([known, *(one.after for one in sections if one.state is not None)])
+    while True:
+        further = [one.log_index for one in sections if best > 0 and one.after <= best < one.log_index]
+        if not further:
+            return best
+        best = max(further)
+
+
+cuts = st.tuples(st.integers(0, ENTRIES), st.integers(0, 5), st.booleans()).map(
+    lambda cut: HISTORY.section(cut[0], min(cut[0] + cut[1], ENTRIES), state=cut[2])
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.lists(cuts, min_size=1, max_size=2), st.none() | st.integers(1, ENTRIES)), max_size=6
+    )
+)
+def test_a_reader_has_the_newest_state_that_is_whole_and_never_another(
+    rounds: list[tuple[list[Section], int | None]],
+) -> None:
+    bucket = Bucket()
+    tails = Tails(bucket, CLUSTER)
+    tails.follow([GROUP])
+    known, stored = 0, []
+    for sections, checkpoint in rounds:
+        bucket.put(*sections)
+        stored += sections
+        told = tails.read()
+        assert told == {GROUP}
+        base = None if checkpoint is None else HISTORY.checkpoint(checkpoint)
+        found = tails.state(GROUP, base)
+        known = reached(max(known, checkpoint or 0), stored)
+        if not known:
+            assert found is None
+            continue
+        assert found is not None
+        name, document = found
+        assert (document.index, document.kind) == (known, KIND)
+        assert document.state == HISTORY.states[known]
+        assert name in bucket.objects or name.startswith("checkpoint-")
+
+
+def test_each_tail_is_read_once_and_later_groups_from_those_that_are_there() -> None:
+    bucket = Bucket()
+    first = bucket.put(HISTORY.section(3, 3, state=True))
+    tails = Tails(bucket, CLUSTER)
+    assert tails.read() == frozenset()
+    tails.follow([GROUP])
+    assert _index(tails) == 3
+    bucket.gets.clear()
+    assert tails.read() == frozenset()
+    assert bucket.gets == []
+    second = bucket.put(HISTORY.section(3, 4, state=False))
+    assert tails.read() == {GROUP}
+    assert bucket.gets == [second]
+    assert _index(tails) == 4
+    del bucket.objects[first]
+    assert tails.read() == frozenset()
+    assert _index(tails) == 4
+
+
+def test_what_is_damaged_or_gone_is_passed_over_until_a_newer_state_comes() -> None:
+    bucket = Bucket()
+    bucket.put(HISTORY.section(2, 3, state=True))
+    damaged = bucket.put(HISTORY.section(3, 4, state=False))
+    bucket.objects[damaged] = bucket.objects[damaged][:-1]
+    bucket.put(HISTORY.section(4, 7, state=False))
+    bucket.objects[f"{damaged}.tmp"] = b"not a tail's name"
+    tails = Tails(bucket, CLUSTER)
+    tails.follow([GROUP])
+    tails.read()
+    assert _index(tails) == 3
+    bucket.put(HISTORY.section(6, 9, state=True))
+    tails.read()
+    assert _index(tails) == 9
+
+
+def test_a_restored_cluster_has_no_tails_of_the_life_before() -> None:
+    bucket = Bucket()
+    bucket.put(HISTORY.section(9, 12, state=True))
+    tails = Tails(bucket, CLUSTER)
+    tails.follow([GROUP])
+    tails.read()
+    assert _index(tails) == 12
+    bucket.own(TWO)
+    bucket.put(HISTORY.section(2, 4, state=True), life=TWO)
+    tails.read()
+    assert _index(tails) == 4
+    fresh = Tails(bucket, CLUSTER)
+    fresh.follow([GROUP])
+    fresh.read()
+    assert _index(fresh) == 4
+
+
+def test_what_cannot_be_read_says_so() -> None:
+    bucket = Bucket()
+    wrong = HISTORY.section(2, 2, state=True)._replace(state=b"\xc1")
+    bucket.put(wrong, HISTORY.section(2, 4, state=False))
+    tails = Tails(bucket, CLUSTER)
+    tails.follow([GROUP])
+    tails.read()
+    with pytest.raises(SourceError, match=f"group {GROUP}: .*report this"):
+        tails.state(GROUP, None)
+    del bucket.objects[OWNER_NAME]
+    with pytest.raises(SourceError, match="there is no object cluster"):
+        Tails(bucket, CLUSTER).read()
+    newer = Bucket()
+    name = newer.put(wrong)
+    newer.objects[name] = newer.objects[name].replace(b"\x94\x01", b"\x94\x02", 1)
+    reader = Tails(newer, CLUSTER)
+    reader.follow([GROUP])
+    reader.read()  # a changed byte is damage, whatever it says
+    assert reader.state(GROUP, None) is None
+
+
+def _index(tails: Tails) -> int:
+    found = tails.state(GROUP, None)
+    assert found is not None
+    assert found[1].state == HISTORY.states[found[1].index]
+    return found[1].index
