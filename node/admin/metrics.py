@@ -13,6 +13,7 @@ from strandline.node.admin import (
     group_metrics,
     inline_metrics,
     memory_metrics,
+    publication_metrics,
     view_metrics,
 )
 from strandline.node.admin.exposition import Page, label
@@ -80,7 +81,7 @@ class Metrics:
         self._mesh(page)
         await self._controller(page, slices)
         self._coordinators(page)
-        self._checkpoints(page)
+        publication_metrics.published(page, self._source)
         view_metrics.views(page, self._source)
         partitions = replicas(self._source)
         await group_metrics.groups(page, self._source, partitions, slices)
@@ -290,31 +291,6 @@ class Metrics:
         page.add("strandline_coordinator_most_offsets", max((one.offsets for one in totals), default=0))
         page.add("strandline_coordinator_most_offset_bytes", max((one.bytes for one in totals), default=0))
         page.add("strandline_coordinator_refused_total", sum(one.bounds.refused for one in led))
-
-    def _checkpoints(self, page: Page) -> None:
-        measures, local = self._source.publisher.measures, self._source.local_documents.measures
-        documents = {
-            ("state", "published"): measures.documents_published,
-            ("state", "dropped"): measures.documents_dropped,
-            ("log", "published"): measures.logs_published,
-            ("log", "dropped"): measures.logs_dropped,
-            ("local", "published"): local.published,
-            ("local", "dropped"): local.dropped,
-        }
-        for (kind, result), count in documents.items():
-            which = f"{label('kind', kind)},{label('result', result)}"
-            page.add("strandline_checkpoint_documents_total", count, which)
-        page.add("strandline_checkpoint_published_bytes_total", measures.bytes_published)
-        page.add("strandline_checkpoint_failed_puts_total", measures.failed_puts)
-        page.add("strandline_checkpoint_waiting", measures.waiting)
-        page.add("strandline_checkpoint_waiting_bytes", measures.waiting_bytes)
-        tails = self._source.tails
-        page.add("strandline_tails_published_total", tails.measures.published)
-        page.add("strandline_tails_published_bytes_total", tails.measures.published_bytes)
-        page.add("strandline_tail_states_total", tails.measures.states)
-        page.add("strandline_tail_waiting_bytes", tails.waiting_bytes)
-        if tails.age is not None:
-            page.add("strandline_tail_age_seconds", tails.age)
 
 
 def replicas(source: AdminSource) -> list[PartitionSource]:
