@@ -317,11 +317,11 @@ class FakeCollection:
 
 @dataclass
 class FakeTails:
-    """Nothing is published between checkpoints."""
+    """All that is due was in the store 1.5 s ago."""
 
     measures: TailMeasures = field(default_factory=TailMeasures)
     waiting_bytes: int = 0
-    age: float | None = None
+    age: float | None = 1.5
 
 
 @dataclass
