@@ -57,6 +57,11 @@ ABSENT = {
     "strandline_removal_mxro",
     "strandline_removal_ripe_markers",
     "strandline_removal_ripe_tombstones",
+    # Of ports with logins by tokens.
+    "strandline_http_token_key_reads_total",
+    "strandline_kafka_token_key_reads_total",
+    # Of nodes that have looked for what is to be published.
+    "strandline_tail_age_seconds",
     # Of versions of programs of views.
     "strandline_view_bytes",
     "strandline_view_changes_total",
