@@ -39,6 +39,9 @@ class CheckpointRecorders:
         """The groups that have one."""
         return iter(self._by_group)
 
+    def __contains__(self, group: int) -> bool:
+        return group in self._by_group
+
     def of_group(self, group: int) -> CheckpointRecorder | None:
         """The group's recorder."""
         return self._by_group.get(group)

@@ -2,7 +2,9 @@
 
 A node that has published the state of each group that it leads needs its tails before no more: but for those
 since its round of states before. A reader may be at these, and they have the newest state of a group whose
-new leader has not published its own yet. So while a group has no leader nothing is removed, either.
+new leader has not published its own yet. So while a group has no leader nothing is removed, either. A node
+that leads is not absent, however it stands with the controller: where nothing is written it publishes no
+state again.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 
 
-async def remove_tails(context: CheckpointContext, kept: Collection[str]) -> None:
+async def remove_tails(context: CheckpointContext, kept: Collection[str], started_ms: int) -> None:
     """Delete this node's tails but for those that are kept, by name: its clock may have gone back since.
 
+    Those from before its process began, at `started_ms`, stay for an hour: groups may have other leaders now.
     The node that leads the controller also deletes old ones of absent nodes and of earlier lives. What is
     left by a failure goes with the next call.
     """
     machine, own = context.controller.machine, context.config.node.id
     cluster, now_ms = context.config.cluster.id, context.wall_ms()
-    if machine.incarnation is None or not _all_led(context):
+    leaders = _leaders(context)
+    if machine.incarnation is None or leaders is None:
         return
     life = life_prefix(cluster, machine.incarnation)
     leads = context.controller.leader == own
-    present = {node.node for node in machine.nodes.values() if not node.fenced}
+    present = leaders | {node.node for node in machine.nodes.values() if not node.fenced}
 
     def dispensable(name: str) -> bool:
         try:
@@ -43,7 +47,8 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str]) -> Non
         except ValueError:
             return False  # no tail, and not this module's to delete
         if node == own and name.startswith(life):
-            return name not in kept
+            earlier = made_ms < started_ms and now_ms < started_ms + ABSENT_MS
+            return name not in kept and not earlier
         gone = node not in present or not name.startswith(life)
         return leads and gone and made_ms < now_ms - ABSENT_MS
 
@@ -61,9 +66,13 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str]) -> Non
         log.info("old tails are kept for now: %s", error)
 
 
-def _all_led(context: CheckpointContext) -> bool:
-    return all(
-        context.leaders.leader_of(partition.group) is not None
-        for topic in context.controller.machine.topics
-        for partition in topic.partitions
-    )
+def _leaders(context: CheckpointContext) -> frozenset[int] | None:
+    """The nodes that lead a partition; None if one has no leader."""
+    found = set()
+    for topic in context.controller.machine.topics:
+        for partition in topic.partitions:
+            leader = context.leaders.leader_of(partition.group)
+            if leader is None:
+                return None
+            found.add(leader.node)
+    return frozenset(found)

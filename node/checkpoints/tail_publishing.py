@@ -38,6 +38,9 @@ DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 STATES_EVERY: Final = 48
 """Tails between two rounds of states: two minutes of them, by default. A reader that begins reads up to twice
 as many of each node."""
+CARRIED_SECONDS: Final = 3600.0
+"""A node publishes the states of a group for so long after it has led it: the next leader may not reach the
+store, and what this one has published must not go before that is made good."""
 LOOKS: Final = 2
 """Looks in the time within which a record is to be published: it waits for one, and for its upload."""
 
@@ -93,6 +96,9 @@ class TailPublishing(PeriodicPart):
         self._executor = executor
         self._seen: dict[int, object] = {}
         """By group that is led here: what its readers see as of its last section."""
+        self._led: dict[int, float | None] = {}
+        """By group that was published here: the loop's time since which another node leads it, if any."""
+        self._started_ms: int | None = None
         self._names: list[str] = []
         """The tails since the last round of states, its own included."""
 
@@ -124,11 +130,14 @@ class TailPublishing(PeriodicPart):
     async def _look(self) -> None:
         if self._context.controller.machine.incarnation is None:
             return  # it has not applied the first entry of all
+        if self._started_ms is None:
+            self._started_ms = self._context.wall_ms()
         all_states = len(self._names) >= STATES_EVERY
         if all_states:
             self._seen.clear()
+            self._led = {group: since for group, since in self._led.items() if group in self._recorders}
             self._recorders.touched.update(self._recorders)
-        before, parts = len(self._names), self._due()
+        before, parts = len(self._names), self._due(all_states)
         try:
             next_one = 0
             while next_one < len(parts):
@@ -138,7 +147,7 @@ class TailPublishing(PeriodicPart):
             raise
         self.measures.put_at = self._loop.time()
         if all_states:
-            await remove_tails(self._context, frozenset(self._names))
+            await remove_tails(self._context, frozenset(self._names), self._started_ms)
             del self._names[:before]
 
     async def _put(self, parts: Sequence[_Part], first: int) -> int:
@@ -172,8 +181,11 @@ class TailPublishing(PeriodicPart):
                 recorder.close_tail()
                 self._recorders.touched.add(part.group)
 
-    def _due(self) -> list[_Part]:
-        """The sections of all groups led here whose readers would see something new."""
+    def _due(self, all_states: bool) -> list[_Part]:
+        """The sections of all groups led here whose readers would see something new.
+
+        With `all_states`, also the states of groups that have been led here lately.
+        """
         parts = []
         for group in sorted(self._recorders.touched):
             raft = self._context.host.groups.get(group)
@@ -184,12 +196,37 @@ class TailPublishing(PeriodicPart):
                 # It stays touched: this node may lead next, and cannot know what the leader has published.
                 self._seen.pop(group, None)
                 recorder.close_tail()
+                if self._led_lately(group) and all_states and (state := self._state(group, raft.applied)):
+                    parts.append(state)
                 continue
             self._recorders.touched.discard(group)
             part = self._section(group, raft.applied)
             if part is not None:
+                self._led[group] = None
                 parts.append(part)
         return parts
+
+    def _led_lately(self, group: int) -> bool:
+        """Whether a group that another node leads was led here until lately."""
+        if group not in self._led:
+            return False
+        since, now = self._led[group], self._loop.time()
+        if since is None:
+            self._led[group] = since = now
+        if now - since > CARRIED_SECONDS:
+            del self._led[group]
+        return group in self._led
+
+    def _state(self, group: int, applied: int) -> _Part | None:
+        """A section with a group's state alone; None for a group whose state has nothing for readers."""
+        if group == CONTROLLER_GROUP:
+            published = self._context.controller.machine.snapshot(secrets=False)
+            return _Part(Controller.kind, group, applied, applied, lambda: published, b"")
+        replica = self._context.partitions.by_group(group)
+        if replica is None:
+            return None  # a coordinator's, whose state has no records
+        captured = replica.machine.capture()
+        return _Part(PartitionStateMachine.kind, group, applied, applied, captured, b"")
 
     def _section(self, group: int, applied: int) -> _Part | None:
         recorder = self._recorders.of_group(group)
@@ -200,11 +237,10 @@ class TailPublishing(PeriodicPart):
             if self._seen.get(group) == controller.version:
                 return None
             self._seen[group] = controller.version
-            published = controller.snapshot(secrets=False)
-            return _Part(Controller.kind, group, applied, applied, lambda: published, b"")
+            return self._state(group, applied)
         replica = self._context.partitions.by_group(group)
         if replica is None:
-            return None  # a coordinator's, whose state has no records
+            return None
         machine = replica.machine
         visible = _visible(machine)
         if self._seen.get(group) == visible:
@@ -216,7 +252,7 @@ class TailPublishing(PeriodicPart):
                 PartitionStateMachine.kind, group, taken.after, taken.index, None, bytes(taken.entries)
             )
         recorder.open_tail(applied)
-        return _Part(PartitionStateMachine.kind, group, applied, applied, machine.capture(), b"")
+        return self._state(group, applied)
 
 
 def _visible(machine: PartitionStateMachine) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from strandline.snapshot.spark.fetch import WAITS_SECONDS, ObjectGone
 from strandline.snapshot.spark.newest import NewestCheckpoints
-from strandline.snapshot.spark.pieces import Slice
+from strandline.snapshot.spark.pieces import PieceKind, Slice
 from strandline.snapshot.spark.plan import in_order
 from strandline.snapshot.spark.views import PartitionView, newest_views, with_blocks
 from strandline.snapshot.storage import Storage
@@ -23,8 +23,13 @@ from strandline.snapshot.storage import Storage
 class MovedRecords:
     """Places of records in a task's storage as it is now; callable as `Moved`."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, *, compacted: bool) -> None:
+        """`compacted`: what compaction has removed since may be left out, as a consumer would miss it.
+
+        Its key has a later record, and a read that ends before that would lack a key that there always was.
+        """
         self._storage = storage
+        self._compacted = compacted
         self._states: NewestCheckpoints | None = None
         self._asked: Counter[tuple[bytes, int, int]] = Counter()
         """Number of calls for each place."""
@@ -49,6 +54,12 @@ class MovedRecords:
             except ObjectGone as gone:
                 error = gone
                 continue
+            if not self._compacted and not _is_whole(found[0], first, until):
+                raise ObjectGone(
+                    f"{piece.topic}-{piece.partition}: records from offset {first} on were compacted before "
+                    "they were read, and later ones of their keys may lie behind the end of this read. Take "
+                    "a checkpoint, whose lease holds them, and read it by its number"
+                )
             return [replace(one, aborted=piece.aborted) for window in in_order(found) for one in window]
         raise error
 
@@ -58,3 +69,12 @@ class MovedRecords:
             return None
         place = topic, piece.partition
         return newest_views(states, [place], committed=False)[topic.name, piece.partition]
+
+
+def _is_whole(view: PartitionView, first: int, until: int) -> bool:
+    """Whether a view has each offset in `[first, until)`: compaction may have left nothing of it."""
+    for row in view.rows:
+        if row["kind"] == PieceKind.BLOCK_WITH_HOLES or row["base_offset"] > first:
+            return False
+        first = row["end_offset"]
+    return bool(first >= until)

@@ -94,6 +94,8 @@ class NewestCheckpoints:
         self._storage = storage
         self._cluster = cluster
         self._tails: Tails | None = None
+        self._state: ControllerState | None = None
+        """The controller's newest state that was seen."""
         self._looked_up: set[int] = set()
         """Groups whose checkpoints were listed since the last look at everything."""
         self._read: dict[int, str] = {}
@@ -136,7 +138,19 @@ class NewestCheckpoints:
                 f"{self._storage.url}: no checkpoint of cluster {self.cluster} is published: "
                 "run `strandline checkpoint`"
             )
+        if state is not self._state:
+            self._state = state
+            self._forget_deleted(state)
         return state
+
+    def _forget_deleted(self, state: ControllerState) -> None:
+        groups = {partition.group for topic in state.topics.values() for partition in topic.partitions}
+        groups.add(CONTROLLER_GROUP)
+        for group in (self._kept.keys() | self._read.keys()) - groups:
+            self._kept.pop(group, None)
+            self._read.pop(group, None)
+        if self._tails is not None:
+            self._tails.keep(groups)
 
     def of_group(self, group: int, load: Callable[[str, SnapshotDocument], Loaded]) -> Loaded | None:
         """Return what `load` makes of a followed group's newest state and its name, or None if there is none.
@@ -148,7 +162,8 @@ class NewestCheckpoints:
         base = None
         if group not in self._looked_up or not self._tails.tell_of(group):
             self._looked_up.add(group)
-            if self._read.get(group) not in _newest_names(self._storage, self.cluster, group):
+            known = self._tails.has_state(group) and self._read.get(group)
+            if not known or known not in _newest_names(self._storage, self.cluster, group):
                 base = newest_document(self._storage, self.cluster, group)
         found = self._tails.state(group, base)
         if base is not None:

@@ -146,7 +146,9 @@ class StrandlineReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Split), "tasks are given what partitions() made"
-        return read_windows(self._storage, partition.windows, self._schema, MovedRecords(self._storage))
+        return read_windows(
+            self._storage, partition.windows, self._schema, MovedRecords(self._storage, compacted=False)
+        )
 
 
 def _opened(options: ReadOptions) -> Storage:

@@ -135,7 +135,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one task's records, as Arrow batches. Raises StorageError, BadObject."""
         assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
-        return read_windows(self._storage, partition.windows, self._schema, MovedRecords(self._storage))
+        moved = MovedRecords(self._storage, compacted=True)
+        return read_windows(self._storage, partition.windows, self._schema, moved)
 
     def _look(self) -> None:
         """See the newest checkpoints, unless that was done just now; raises SourceError."""

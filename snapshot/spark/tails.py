@@ -92,6 +92,10 @@ class Tails:
             self._groups.update((group, _Followed()) for group in added)
             self._take(self._known, added)
 
+    def keep(self, groups: Collection[int]) -> None:
+        """Follow no others any more: their topics are gone."""
+        self._groups = {group: one for group, one in self._groups.items() if group in groups}
+
     def state(
         self, group: int, base: tuple[str, SnapshotDocument] | None
     ) -> tuple[str, SnapshotDocument] | None:
@@ -118,6 +122,10 @@ class Tails:
     def tell_of(self, group: int) -> bool:
         """Whether the group's newest state is one that tails led to."""
         return group in self._groups and self._groups[group].told
+
+    def has_state(self, group: int) -> bool:
+        """Whether a followed group has a state; it has none any more once its life of the cluster ended."""
+        return self._groups[group].index > 0
 
     def _listed(self) -> list[str]:
         names = self._storage.list(tails_prefix(self._cluster))

@@ -60,8 +60,8 @@ class Node:
         self.controller = Controller(lambda *_: None)
         self.recorders.make(CONTROLLER_GROUP, "controller")
         self.now_ms = 1_764_000_000_000
-        self.led = True
-        """Whether each group has a leader."""
+        self.leader: SimpleNamespace | None = SimpleNamespace(node=1)
+        """Leader of each group, if it has one."""
         self.context = SimpleNamespace(
             config=SimpleNamespace(
                 cluster=SimpleNamespace(id=CLUSTER),
@@ -70,7 +70,7 @@ class Node:
             ),
             host=host,
             controller=SimpleNamespace(machine=self.controller, leader=1),
-            leaders=SimpleNamespace(leader_of=lambda group: 1 if self.led else None),
+            leaders=SimpleNamespace(leader_of=lambda group: self.leader),
             partitions=SimpleNamespace(by_group=lambda group: self._partition(group)),
             rng=random.Random(1),
             wall_ms=lambda: self.now_ms + int(1000 * made.now),
@@ -125,6 +125,15 @@ class Node:
     def sections(self) -> list[Section]:
         """Of the partition."""
         return [one for tail in self.documents for one in tail.sections if one.group == GROUP]
+
+    def first_seen(self) -> bytes | None:
+        """The partition's state as a reader that begins now has it."""
+        fresh = Tails(BucketNow(self.store), CLUSTER)
+        fresh.follow([CONTROLLER_GROUP, GROUP])
+        fresh.read()
+        assert fresh.state(CONTROLLER_GROUP, None) is not None
+        found = fresh.state(GROUP, None)
+        return None if found is None else found[1].state
 
     def seen(self) -> bytes | None:
         """The partition's state as a reader has it."""
@@ -327,13 +336,7 @@ def test_states_come_again_after_so_many_tails_and_those_before_go(
         node.passes()
         most = max(most, len(node.names))
         assert node.seen() == node.replica.machine.snapshot()
-        fresh = Tails(BucketNow(node.store), CLUSTER)
-        fresh.follow([CONTROLLER_GROUP, GROUP])
-        fresh.read()
-        assert fresh.state(CONTROLLER_GROUP, None) is not None  # although it does not change
-        found = fresh.state(GROUP, None)
-        assert found is not None
-        assert found[1].state == node.replica.machine.snapshot()
+        assert node.first_seen() == node.replica.machine.snapshot()
     assert 5 < most <= 11
     # An idle node puts nothing, whatever there is.
     stored = node.names
@@ -358,14 +361,14 @@ def test_tails_go_of_absent_nodes_and_ended_lives_and_no_others(node: Node) -> N
     everything = node.names
     context = cast(CheckpointContext, node.context)
 
-    def remove() -> list[str]:
-        run(node.world, node.node, remove_tails(context, frozenset(own)))
+    def remove(started_ms: int = 0) -> list[str]:
+        run(node.world, node.node, remove_tails(context, frozenset(own), started_ms))
         return sorted(set(everything) - set(node.names))
 
     node.control(registration(2))
-    node.led = False
+    leader, node.leader = node.leader, None
     assert remove() == []
-    node.led = True
+    node.leader = leader
     node.store.refused = 1.0
     assert remove() == []
     node.store.refused = 0.0
@@ -373,3 +376,61 @@ def test_tails_go_of_absent_nodes_and_ended_lives_and_no_others(node: Node) -> N
     assert remove() == [earlier]
     node.context.controller.leader = 1
     assert remove() == sorted([earlier, *goes])
+
+
+def control_often(node: Node, count: int, first: int) -> None:
+    """Have the node put so many tails, with nothing of the partition."""
+    for number in range(first, first + count):
+        made_at = node.raft[CONTROLLER_GROUP].applied
+        node.control(CreateTopic(topic_id(number), f"topic-{number}", 1, 1, None, [], made_at))
+        node.passes()
+
+
+def test_what_a_node_published_stays_while_the_next_leader_publishes_nothing(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_publishing, "STATES_EVERY", 3)
+    node.write(3)
+    node.passes()
+    state = node.replica.machine.snapshot()
+    node.raft[GROUP].is_leader = False
+    control_often(node, 12, 20)
+    assert node.first_seen() == state
+    assert len(node.names) <= 8
+    # Not for ever: it is the next leader's to publish.
+    monkeypatch.setattr(tail_publishing, "CARRIED_SECONDS", 0.0)
+    control_often(node, 12, 40)
+    assert node.sections == []
+    assert GROUP not in node.tails._led
+    # Nor where the replica is gone.
+    node.raft[GROUP].is_leader = True
+    node.write()
+    node.passes()
+    assert GROUP in node.tails._led
+    node.recorders.forget(GROUP)
+    control_often(node, 6, 60)
+    assert GROUP not in node.tails._led
+
+
+def test_tails_of_the_process_before_stay_for_an_hour(node: Node) -> None:
+    now = node.context.wall_ms()
+    before = tail_name(CLUSTER, INCARNATION, now - 2 * ABSENT_MS, 1, 1)
+    node.store.objects = {**node.store.objects, before: b""}
+    context = cast(CheckpointContext, node.context)
+    run(node.world, node.node, remove_tails(context, frozenset(), now))
+    assert before in node.names
+    node.now_ms += ABSENT_MS
+    run(node.world, node.node, remove_tails(context, frozenset(), now))
+    assert before not in node.names
+
+
+def test_tails_stay_of_a_node_that_leads_though_the_controller_does_not_hear_it(node: Node) -> None:
+    old = tail_name(CLUSTER, INCARNATION, node.context.wall_ms() - 2 * ABSENT_MS, 2, 1)
+    node.store.objects = {**node.store.objects, old: b""}
+    context = cast(CheckpointContext, node.context)
+    node.leader = SimpleNamespace(node=2)
+    run(node.world, node.node, remove_tails(context, frozenset(), 0))
+    assert old in node.names
+    node.leader = SimpleNamespace(node=1)
+    run(node.world, node.node, remove_tails(context, frozenset(), 0))
+    assert old not in node.names

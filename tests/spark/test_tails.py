@@ -11,14 +11,21 @@ from hypothesis import strategies as st
 
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import pack_entry
+from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.spark.newest import NewestCheckpoints
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.tails import Tails
 from strandline.snapshot.storage import ObjectMissing, Storage
 from strandline.snapshot.tail_document import OWNER_NAME, Section, TailDocument, tail_name
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import Bootstrap, CreateTopic, DeleteTopic
+from strandline.statemachine.controller.controller_commands import encode as encode_controller
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import AppendInline, SetStartOffset, encode
 from strandline.statemachine.partition.placeholder import InlineBatch
+from tests.statemachine.controller_harness import registration, topic_id
 
 CLUSTER, GROUP, KIND = "harbour", 7, PartitionStateMachine.kind
 ONE, TWO = "2026-11-26T13:02:53Z-00000001", "2026-11-27T13:02:53Z-00000002"
@@ -200,6 +207,54 @@ def test_a_restored_cluster_has_no_tails_of_the_life_before() -> None:
     fresh.follow([GROUP])
     fresh.read()
     assert _index(fresh) == 4
+
+
+def test_after_a_restore_a_group_has_its_checkpoint_again_before_it_has_tails() -> None:
+    bucket = Bucket()
+    key, document = snapshot_name(CLUSTER, GROUP, 4, 1), HISTORY.checkpoint(4)[1]
+    bucket.objects[key] = b"".join(bytes(part) for part in document.parts())
+    bucket.put(HISTORY.section(9, 12, state=True))
+    newest = NewestCheckpoints(bucket, CLUSTER)
+    newest.look(whole=True)
+    newest.follow([GROUP])
+
+    def index() -> int | None:
+        return newest.of_group(GROUP, lambda _, found: found.index)
+
+    assert index() == 12
+    bucket.own(TWO)
+    bucket.put(HISTORY.section(2, 4, state=True)._replace(group=GROUP + 1), life=TWO)
+    newest.look(whole=False)
+    assert index() == 4
+    bucket.put(HISTORY.section(6, 7, state=True), life=TWO)
+    newest.look(whole=False)
+    assert index() == 7
+
+
+def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
+    bucket, controller = Bucket(), Controller(_ignore)
+    controller.begin_term(1, 1, 1)
+
+    def control(index: int, command: object) -> None:
+        controller.apply(index, 1, encode_controller(command))
+        state = controller.snapshot(secrets=False)
+        bucket.put(Section(Controller.kind, CONTROLLER_GROUP, index, index, state, b""))
+
+    control(2, Bootstrap(CLUSTER, ONE))
+    control(3, registration(1))
+    control(4, CreateTopic(topic_id(1), "brief", 1, 1, None, [], 3))
+    newest = NewestCheckpoints(bucket, CLUSTER)
+    ((group,),) = ([one.group for one in topic.partitions] for topic in newest.controller().topics.values())
+    bucket.put(HISTORY.section(3, 4, state=True)._replace(group=group))
+    newest.follow([group])
+    newest.look(whole=False)
+    assert newest.of_group(group, lambda _, found: found.index) == 4
+    control(5, DeleteTopic(topic_id(1)))
+    newest.look(whole=False)
+    assert not newest.controller().topics
+    bucket.put(HISTORY.section(4, 5, state=True)._replace(group=group))
+    assert newest.look(whole=False) == frozenset()
+    assert newest._kept.keys() == {CONTROLLER_GROUP}
 
 
 def test_what_cannot_be_read_says_so() -> None:

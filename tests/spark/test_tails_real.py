@@ -51,7 +51,7 @@ class Bench:
         schema = arrow_schema(SCHEMA)
         values: list[bytes] = []
         for windows in plan(storage, options, 1):
-            for batch in read_windows(storage, windows, schema, MovedRecords(storage)):
+            for batch in read_windows(storage, windows, schema, MovedRecords(storage, compacted=False)):
                 values += batch.column("value").to_pylist()
         return values
 

@@ -90,7 +90,8 @@ class Job:
             values = JsonColumns(self.plan.columns[topic], partition_by)
         schema = file_schema(self.plan, topic).with_metadata({MADE_BY: made_by(self.plan, self.number)})
         read = pa.schema([(name, COLUMNS[name]) for name in COLUMNS if name != "topic"])
-        for batch in read_windows(self.storage, self.windows, read, MovedRecords(self.storage)):
+        moved = MovedRecords(self.storage, compacted=True)
+        for batch in read_windows(self.storage, self.windows, read, moved):
             if self.plan.settings.format == "iceberg":
                 batch = _in_calendar(batch)
             if values is not None:
