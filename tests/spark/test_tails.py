@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -235,7 +236,7 @@ def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
     bucket, controller = Bucket(), Controller(_ignore)
     controller.begin_term(1, 1, 1)
 
-    def control(index: int, command: object) -> None:
+    def control(index: int, command: Any) -> None:
         controller.apply(index, 1, encode_controller(command))
         state = controller.snapshot(secrets=False)
         bucket.put(Section(Controller.kind, CONTROLLER_GROUP, index, index, state, b""))
