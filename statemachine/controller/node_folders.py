@@ -9,7 +9,8 @@ replacement would wait for them for ever: the operator may delete their topics, 
 
 A node that is removed is forgotten at once: it has no replicas, so nothing refers to it. The controller's
 group then leaves it out of its members, as in a replacement by no folder. Its id stays known with the folder
-REMOVED, so no folder of it is let in again but by a replacement.
+REMOVED, so no folder of it is let in again but by a replacement. A replacement whose new folder is lost as
+well ends so too: else all others would wait for it.
 """
 
 from __future__ import annotations
@@ -83,9 +84,9 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
 def remove(state: ControllerState, index: int, command: RemoveNode) -> int | Refused:
     """Forget a node; how many groups have still to leave it out."""
     node, present, known = command.node, state.replacement, state.nodes.get(command.node)
-    if present is not None and (present.node, present.folder) != (node, REMOVED):
+    if present is not None and present.node != node:
         return _invalid(_wait_for(state, present))
-    if known is None:
+    if known is None and (present is None or present.folder == REMOVED):
         folder = state.folders.get(node)
         if folder is None or folder.folder != REMOVED:
             return Refused(KafkaError.BROKER_ID_NOT_REGISTERED, f"Node {node} is not registered.")
@@ -95,14 +96,16 @@ def remove(state: ControllerState, index: int, command: RemoveNode) -> int | Ref
         return _invalid(refused)
     state.forget_node(node)
     state.folders[node] = NodeFolder(state.folders[node].generation + 1, REMOVED)
-    state.replacement = Replacement(node, REMOVED, known.boot_id, frozenset((CONTROLLER_GROUP,)), frozenset())
+    boot_id = known.boot_id if known else 0
+    state.replacement = Replacement(node, REMOVED, boot_id, frozenset((CONTROLLER_GROUP,)), frozenset())
     state.version = index
     return 1
 
 
 def _needed(state: ControllerState, node: int) -> str | None:
     """The reason why a node cannot be removed, and the cure; None if it can."""
-    if not state.nodes[node].fenced:
+    known = state.nodes.get(node)
+    if known is not None and not known.fenced:
         return f"Node {node} is alive: stop its process first. It counts as dead some seconds later."
     # While a partition moves, its replicas are those before and those after.
     held = sorted({_topic(state, group) for group in state.hosted.get(node, ())})
@@ -111,8 +114,8 @@ def _needed(state: ControllerState, node: int) -> str | None:
             f"Node {node} has replicas of {_named(held)}: move them to other nodes first, with"
             f" `strandline node drain {node}`."
         )
-    others = [known for known in state.nodes.values() if known.node != node]
-    alive = sum(not known.fenced for known in others)
+    others = [other for other in state.nodes.values() if other.node != node]
+    alive = sum(not other.fenced for other in others)
     if not others:
         return f"Node {node} is the last one of the cluster, which ends with it: stop it instead."
     if alive <= len(others) // 2:

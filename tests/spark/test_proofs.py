@@ -6,6 +6,8 @@ that the modules of this folder plant. Each was planted after the proof, which i
 
 from __future__ import annotations
 
+import errno
+import inspect
 import json
 import os
 import shutil
@@ -22,11 +24,14 @@ from strandline.snapshot.level_one_format import parse as parse_level_one
 from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages, proofs, run
 from strandline.snapshot.spark.audits import __main__ as command
 from strandline.snapshot.spark.audits.batches import SAME, BatchFrames, batch_rows
+from strandline.snapshot.spark.audits.checks_version import checks_version
 from strandline.snapshot.spark.audits.documents import listing
 from strandline.snapshot.spark.audits.proofs import Proof, known_rows, newest_number, newest_proof, publish
+from strandline.snapshot.spark.audits.result import Figures, ProofUse
 from strandline.snapshot.spark.audits.run import find_places, without_gone
 from strandline.snapshot.spark.audits.stored import stored_objects
 from strandline.snapshot.spark.audits.work import tasks
+from strandline.snapshot.spark.export import target
 from strandline.snapshot.storage import open_storage
 from tests.spark.damage import Copy, set_extent
 from tests.spark.stored_cluster import CLUSTER, build_cluster
@@ -244,6 +249,7 @@ def test_spot_checks_come_to_each_object_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(proofs, "SPOT_SHARE", 3)
+    monkeypatch.setattr(proofs, "_drawn_share", lambda: -1)
     storage, proof = proven[__name__, "none"]
     turns = [proof._replace(number=number) for number in (6, 7, 8)]
     rows = known_rows(spark, [storage] * 3, list(turns))
@@ -251,6 +257,16 @@ def test_spot_checks_come_to_each_object_in_turn(
     times = Counter(row["object"] for row in rows.select("root", "object").distinct().collect())
     assert len(times) > 20
     assert set(times.values()) == {2}, "one of three turns is each object's"
+
+    found = []
+    for drawn in (1, 2):  # the proof stays the same: its audits can publish none
+        monkeypatch.setattr(proofs, "_drawn_share", lambda drawn=drawn: drawn)
+        taken = known_rows(spark, [storage], turns[:1])
+        assert taken is not None
+        found.append({row["object"] for row in taken.collect()})
+    assert found[0]
+    assert found[1]
+    assert not found[0] & found[1], "each reads another share beside the one whose turn it is"
 
 
 def test_whole_audits_with_a_proof(
@@ -314,6 +330,15 @@ def test_a_proof_that_is_damaged_or_of_other_checks_counts_for_nothing(
         patched.setattr(proofs, "checks_version", lambda: "of a later release")
         assert newest_proof(storage) is None
     manifest = Path(storage.storage.url, "audits", CLUSTER, f"{newest_number(storage):08d}.json")
+    said = json.loads(manifest.read_text())
+    with monkeypatch.context() as patched:
+        patched.setattr(inspect, "getsource", lambda module: "of a release that is installed meanwhile")
+        assert checks_version() == said["checks"], "what runs is what was loaded"
+        patched.setattr(proofs, "checks_version", lambda: None)  # Python has no source
+        manifest.write_text(json.dumps({**said, "checks": None}))
+        assert newest_proof(storage) is None, "nothing tells whose checks these were"
+        refused = publish(spark, [storage], [0], spark.range(0), {0: {}})[0]
+        assert (refused.number, "no source" in str(refused.refused)) == (None, True)
     for other in ("{", '{"format": 2}', "[]"):
         manifest.write_text(other)
         assert newest_proof(storage) is None
@@ -332,8 +357,11 @@ def test_of_proofs_the_newest_two_stay_and_one_that_cannot_be_written_is_told(
     folder = Path(storage.storage.url, "audits", CLUSTER)
     before = newest_number(storage)
     monkeypatch.setattr(proofs, "FILE_ROWS", 2)
+    unfinished = folder.parent / "_strandline" / "unfinished" / "killed"
     for number in (before + 1, before + 2, before + 3):
-        assert published() == (number, None)
+        (folder / f"{number:08d}-{'0' * 32}.parquet").write_bytes(b"of an audit that was killed")
+        unfinished.write_bytes(b"likewise")
+        assert published() == (number, None, None)
         kept = newest_proof(storage)
         assert kept is not None
         assert len(kept.files) > tasks(spark), "a task has several"
@@ -345,17 +373,43 @@ def test_of_proofs_the_newest_two_stay_and_one_that_cannot_be_written_is_told(
     (whole,), (rows,) = looked(spark, [(storage, None)]), looked(spark, [(storage, kept)])
     assert rows == (whole[0], {True, False})
     assert {int(path.name[:8]) for path in folder.iterdir()} == {before + 2, before + 3}
+    assert not list(folder.glob("*-" + "0" * 32 + ".parquet"))
+    assert not unfinished.exists()
+    there = sorted(folder.iterdir())
 
     with monkeypatch.context() as patched:  # two audits at once are given one number
         patched.setattr(proofs, "newest_number", lambda storage: before + 2)
         second = published()
-    assert second == (None, f"another audit published proof {before + 3} meanwhile")
+    assert second == (None, f"another audit published proof {before + 3} meanwhile", None)
+    assert sorted(folder.iterdir()) == there, "what comes to nothing leaves nothing"
+
+    unlink = os.unlink
+
+    def may_not(path: str) -> None:
+        if "unfinished" not in path:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        unlink(path)
+
+    empty = spark.createDataFrame([], proofs._WRITTEN)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", may_not)
+        patched.setattr(target._FolderTarget, "sweep", lambda self: 0)
+        patched.setattr(proofs, "_written", lambda *_: empty)
+        create = target._FolderTarget.create
+        patched.setattr(target._FolderTarget, "create", lambda *given: create(*given) and False)
+        number, refused, left = published()
+    assert (number, refused) == (before + 4, None)
+    assert left is not None
+    assert "Operation not permitted" in left
+    told = AuditRun("", "", [], Figures([], [], []), 0.0, ProofUse(None, number, refused, left)).proof_line
+    assert f"published proof {number}; older proofs could not be removed" in str(told)
 
     shutil.rmtree(folder.parent)
     folder.parent.write_text("a file where a folder should be")
     refused = published().refused
     assert refused is not None
     assert "audits" in refused
+    assert newest_proof(storage) is None, "what may not be read is no reason to audit nothing"
     right.unpersist()
     for frame in frames:
         frame.unpersist()

@@ -286,6 +286,31 @@ def test_one_node_is_removed_or_replaced_at_a_time() -> None:
     assert "Node 3 is being replaced: wait" in log.refused(RemoveNode(5))[1]
 
 
+def test_a_replacement_whose_machine_is_lost_too_ends_by_a_removal_and_others_need_not_wait() -> None:
+    log = with_an_idle_dead_node()
+    log.do(RemoveNode(4))
+    log.do(ReplicasLeft(4, REMOVED, (0,)))
+    log.do(ReplaceNode(4, NEW))
+    assert log.do(RemoveNode(4)) == 1, "the new one never registered"
+    assert log.machine.folders[4] == NodeFolder(4, REMOVED)
+    assert log.refused(ReplicasLeft(4, NEW, (0,)))[0] == KafkaError.INVALID_REQUEST
+    assert log.do(ReplicasLeft(4, REMOVED, (0,))) == 0
+    assert log.machine.replacement is None
+
+    log.do(ReplaceNode(4, NEWER))
+    log.do(ReplicasLeft(4, NEWER, (0,)))
+    log.do(registration(4, 999, levels=(1, REMOVAL), folder=NEWER))
+    assert "Node 4 is alive" in log.refused(RemoveNode(4))[1]
+    dead(log, 4)
+    assert log.do(RemoveNode(4)) == 1, "it registered, and is no voter yet"
+    assert log.refused(ReplicasJoined(4, NEWER, (0,)))[0] == KafkaError.INVALID_REQUEST
+    assert log.do(ReplicasLeft(4, REMOVED, (0,))) == 0
+    assert 4 not in log.machine.nodes
+    dead(log, 3)
+    assert log.do(ReplaceNode(3, NEW))
+    assert "Node 3 has replicas of a" in log.refused(RemoveNode(3))[1]
+
+
 def test_a_restored_cluster_needs_no_node_that_was_removed() -> None:
     log = with_an_idle_dead_node()
     log.do(RemoveNode(4))

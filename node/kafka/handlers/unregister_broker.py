@@ -28,8 +28,12 @@ async def unregister_broker(context: BrokerContext, request: Request, a: Respons
     outcome = NO_CLUSTER
     if may_with_cluster(context, request, Operation.ALTER):
         deadline = context.loop.time() + _SUBMIT_SECONDS
-        result = await submit(context, RemoveNode(request.payload.broker_id), deadline)
-        outcome = result if isinstance(result, Failure) else Failure(ErrorCode.none, None)
+        node = request.payload.broker_id
+        if not 0 < node < 2**16:  # no node has it, and no entry of the log can name it
+            outcome = Failure(ErrorCode.broker_id_not_registered, f"Node {node} is not registered.")
+        else:
+            result = await submit(context, RemoveNode(node), deadline)
+            outcome = result if isinstance(result, Failure) else Failure(ErrorCode.none, None)
     return a.UnregisterBrokerResponse(
         throttle_time=NO_THROTTLE, error_code=outcome.code, error_message=outcome.message
     )

@@ -10,13 +10,12 @@ each audit still asks about all batches. See docs/audits.md, "Proofs".
 from __future__ import annotations
 
 import hashlib
-import inspect
 import io
 import json
+import random
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -27,10 +26,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from strandline.snapshot import compression, level_one_format, level_zero_format, object_frame, record_fields
 from strandline.snapshot.names import CLUSTER_NAME
-from strandline.snapshot.spark.audits import batch_check, batches, level_one_objects, references
 from strandline.snapshot.spark.audits.batches import KNOWN_SCHEMA, SAME
+from strandline.snapshot.spark.audits.checks_version import checks_version
 from strandline.snapshot.spark.audits.work import ClusterStorage, tasks
 from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import Storage, StorageError
@@ -38,18 +36,14 @@ from strandline.snapshot.storage import Storage, StorageError
 PREFIX: Final = "audits"
 FORMAT: Final = 1
 SPOT_SHARE = 64
-"""Each audit reads one of so many proven objects again, another one each time: any within so many audits."""
+"""Each audit reads two shares of so many again. One has its turn, which goes on with each proof: any object
+within so many. The other is drawn, for audits that can publish none: their turn stays the same."""
 KEPT: Final = 2
 """Newest proofs that stay: an audit that is at work may read the one before the newest."""
 FILE_ROWS: Final = 250_000
 """Rows after which a file ends, at the next claim: some 10 MB."""
 _NUMBER = re.compile(rf"audits/{CLUSTER_NAME}/([0-9]{{8}})\.json")
 _FILE = re.compile(rf"audits/{CLUSTER_NAME}/([0-9]{{8}})-[0-9a-f]{{32}}\.parquet")
-_CHECKS: Final = (
-    batch_check, batches, level_one_objects, references,
-    compression, level_one_format, level_zero_format, object_frame, record_fields,
-)  # fmt: skip
-"""The modules that decide what is found in an object."""
 _WRITTEN = StructType(
     [
         StructField("root", IntegerType(), False),
@@ -81,24 +75,8 @@ class Published(NamedTuple):
 
     number: int | None
     refused: str | None
-
-
-def checks_version() -> str | None:
-    """Digest of the code that decides what is found in an object; None where Python has no source of it.
-
-    A proof of other checks counts for nothing, so that a check that becomes stricter sees all objects again.
-    """
-    digest = hashlib.sha256()
-    try:
-        for module in _CHECKS:
-            digest.update(_source(module).encode())
-    except OSError:
-        return None
-    return digest.hexdigest()
-
-
-def _source(module: ModuleType) -> str:
-    return inspect.getsource(module)
+    left: str | None = None
+    """The reason why files of older proofs are still there."""
 
 
 def newest_number(storage: ClusterStorage) -> int:
@@ -108,17 +86,22 @@ def newest_number(storage: ClusterStorage) -> int:
 
 
 def newest_proof(storage: ClusterStorage) -> Proof | None:
-    """The newest proof, if it can be read and is of these checks; raises StorageError."""
-    number = newest_number(storage)
-    if not number:
+    """The newest proof, if it can be read and is of these checks: without it everything is read."""
+    checks = checks_version()
+    if checks is None:
         return None
     try:
+        number = newest_number(storage)
+        if not number:
+            return None
         said = json.loads(storage.storage.get(_manifest(storage.cluster, number)))
-        if (said["format"], said["checks"], said["cluster"]) != (FORMAT, checks_version(), storage.cluster):
+        if (said["format"], said["checks"], said["cluster"]) != (FORMAT, checks, storage.cluster):
             return None
         return Proof(number, tuple(ProofFile(**file) for file in said["files"]))
     except (ValueError, KeyError, TypeError):
-        return None  # damaged: everything is read
+        return None  # damaged
+    except StorageError:
+        return None  # an account may read the cluster's objects and not the proofs
 
 
 def known_rows(
@@ -152,11 +135,16 @@ def known_rows(
                     ).to_batches()
 
     count = max(1, min(tasks(spark), len(items)))
-    again = f.pmod(f.xxhash64("object"), f.lit(SPOT_SHARE)) == f.pmod("proof", f.lit(SPOT_SHARE))
+    share = f.pmod(f.xxhash64("object"), f.lit(SPOT_SHARE))
+    again = (share == f.pmod("proof", f.lit(SPOT_SHARE))) | (share == f.lit(_drawn_share()))
     rows = spark.range(0, len(items), 1, count).mapInArrow(read, columns).where(~again).drop("proof")
     # They say both what is taken and what is left to read. Read twice, a file that goes in between would be
     # neither: a checkpoint of Spark's is never worked out again.
     return rows.localCheckpoint()
+
+
+def _drawn_share() -> int:
+    return random.randrange(SPOT_SHARE)
 
 
 def _read(storage: Storage, file: ProofFile) -> pa.Table | None:
@@ -185,8 +173,10 @@ def publish(
 
     `found` are rows of KNOWN_SCHEMA; `audited` says of each storage what was audited, for people. A proof is
     there when its manifest is, which is created last and never replaced. Files of what came to nothing are
-    removed by a later audit.
+    removed at once, or those of an audit that was killed by a later one.
     """
+    if checks_version() is None:
+        return dict.fromkeys(passed, Published(None, "Python has no source of its checks here: install it"))
     numbers: dict[int, int] = {}
     ended: dict[int, Published] = {}
     for root in passed:
@@ -204,14 +194,20 @@ def publish(
         files = [(row["name"], row["sha256"], row["rows"]) for row in written[root] if row["name"]]
         if refused is None:
             refused = _finish(storages[root], number, sorted(files), audited[root])
-        ended[root] = Published(None, refused) if refused else Published(number, None)
+        names = {name for name, _, _ in files}
+        if refused is None:
+            ended[root] = Published(number, None, _remove_older(storages[root], number, names))
+        else:
+            # A disk that is full stays so with them, and the next attempt adds its own.
+            left = _remove(storages[root], names) if names else None
+            ended[root] = Published(None, f"{refused}; its files stay: {left}" if left else refused)
     return ended
 
 
 def _finish(
     storage: ClusterStorage, number: int, files: Sequence[tuple[str, str, int]], audited: Mapping[str, Any]
 ) -> str | None:
-    """Create the manifest, and remove what older proofs had; returns why there is none."""
+    """Create the manifest; returns why there is none."""
     said = {
         "format": FORMAT,
         "checks": checks_version(),
@@ -221,16 +217,49 @@ def _finish(
     }
     try:
         target = _target(storage)
-        name = _manifest(storage.cluster, number)
-        if not target.create(_below(name), json.dumps(said).encode()):
+        name, data = _manifest(storage.cluster, number), json.dumps(said).encode()
+        # It may be there by this very put: a store's client asks again when an answer was lost.
+        if not target.create(_below(name), data) and storage.storage.get(name) != data:
             return f"another audit published proof {number} meanwhile"
-        for there in storage.storage.list(f"{PREFIX}/{storage.cluster}/"):
-            match = _NUMBER.fullmatch(there) or _FILE.fullmatch(there)
-            if match and int(match[1]) <= number - KEPT:
-                target.delete(_below(there))
     except StorageError as error:
         return str(error)
     return None
+
+
+def _remove_older(storage: ClusterStorage, number: int, own: Collection[str]) -> str | None:
+    """Remove what older proofs had, and others' files for this number; returns why something stays."""
+    try:
+        there = storage.storage.list(f"{PREFIX}/{storage.cluster}/")
+    except StorageError as error:
+        return str(error)
+    older = []
+    for name in there:
+        manifest, file = _NUMBER.fullmatch(name), _FILE.fullmatch(name)
+        match = manifest or file
+        if match and (
+            int(match[1]) <= number - KEPT or (file and int(match[1]) == number and name not in own)
+        ):
+            older.append(name)
+    return _remove(storage, older)
+
+
+def _remove(storage: ClusterStorage, names: Iterable[str]) -> str | None:
+    """Remove these, and what killed processes left unfinished; returns the first reason why one stays."""
+    told = None
+    try:
+        target = _target(storage)
+    except StorageError as error:
+        return str(error)
+    for name in names:
+        try:
+            target.delete(_below(name))
+        except StorageError as error:
+            told = told or str(error)
+    try:
+        target.sweep()
+    except StorageError as error:
+        told = told or str(error)
+    return told
 
 
 def _written(

@@ -84,6 +84,8 @@ class ProofUse:
     published: int | None = None
     refused: str | None = None
     """The reason why none could be published of a run without findings."""
+    left: str | None = None
+    """The reason why files of older proofs are still there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,10 @@ class AuditRun:
             told.append(f"objects that proof {self.proof.used} has were not read, but for spot checks")
         if self.proof.published is not None:
             told.append(f"published proof {self.proof.published}")
+        if self.proof.left is not None:
+            told.append(f"older proofs could not be removed, and add up: {self.proof.left}")
         if self.proof.refused is not None:
-            told.append(f"published no proof, so the next audit reads all again: {self.proof.refused}")
+            told.append(f"published no proof, so the next audit reads the same again: {self.proof.refused}")
         return "; ".join(told) or None
 
     @property

@@ -187,9 +187,8 @@ def _audited(states: Sequence[Any], root: int, places: Places) -> dict[str, Row]
 
 
 def _proof_use(used: Proof | None, left: Published | None) -> ProofUse:
-    return ProofUse(
-        used.number if used else None, left.number if left else None, left.refused if left else None
-    )
+    number = used.number if used else None
+    return ProofUse(number, *left) if left else ProofUse(number)
 
 
 def _listed(storage: ClusterStorage) -> Listing:

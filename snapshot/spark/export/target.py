@@ -136,11 +136,12 @@ class _FolderTarget(Target):
         self._durable.add(folder)
 
     def delete(self, key: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                os.unlink(os.path.join(self.url, key))
-            except IsADirectoryError:
-                raise StorageError(f"{self.url}: {key} is a folder") from None
+        try:
+            os.unlink(os.path.join(self.url, key))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StorageError(f"{self.url}: file {key}: {error.strerror}: {_CURE}") from error
 
     def get(self, key: str) -> bytes:
         return self._read.get(key)

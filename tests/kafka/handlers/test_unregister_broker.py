@@ -32,6 +32,8 @@ def test_a_dead_node_without_replicas_is_forgotten_and_any_other_is_refused_with
         assert (code, "is alive: stop its process first" in message) == (ErrorCode.invalid_request, True)
         code, message = await asked(99)
         assert (code, message) == (ErrorCode.broker_id_not_registered, "Node 99 is not registered.")
+        for none in (-1, 0, 2**16, 2**31 - 1):
+            assert await asked(none) == (code, f"Node {none} is not registered.")
         for dead in (idle, held):
             cluster.apply(FenceNode(dead, state.nodes[dead].heard_index, 1_000))
         code, message = await asked(held)
