@@ -397,12 +397,11 @@ def test_of_proofs_the_newest_two_stay_and_one_that_cannot_be_written_is_told(
         patched.setattr(proofs, "_written", lambda *_: empty)
         create = target._FolderTarget.create
         patched.setattr(target._FolderTarget, "create", lambda *given: create(*given) and False)
-        number, refused, left = published()
-    assert (number, refused) == (before + 4, None)
-    assert left is not None
-    assert "Operation not permitted" in left
-    told = AuditRun("", "", [], Figures([], [], []), 0.0, ProofUse(None, number, refused, left)).proof_line
-    assert f"published proof {number}; older proofs could not be removed" in str(told)
+        told = published()
+    assert (told.number, told.refused) == (before + 4, None)
+    assert "Operation not permitted" in str(told.left)
+    line = AuditRun("", "", [], Figures([], [], []), 0.0, ProofUse(None, *told)).proof_line
+    assert f"published proof {before + 4}; older proofs could not be removed" in str(line)
 
     shutil.rmtree(folder.parent)
     folder.parent.write_text("a file where a folder should be")
