@@ -41,6 +41,8 @@ as many of each node."""
 CARRIED_SECONDS: Final = 3600.0
 """A node publishes the states of a group for so long after it has led it: the next leader may not reach the
 store, and what this one has published must not go before that is made good."""
+GROUPS_AT_ONCE: Final = 100
+"""Groups of a look before others have their turn: the state of one is captured in about 0.05 ms."""
 LOOKS: Final = 2
 """Looks in the time within which a record is to be published: it waits for one, and for its upload."""
 
@@ -137,8 +139,9 @@ class TailPublishing(PeriodicPart):
             self._seen.clear()
             self._led = {group: since for group, since in self._led.items() if group in self._recorders}
             self._recorders.touched.update(self._recorders)
-        before, parts = len(self._names), self._due(all_states)
+        before, parts = len(self._names), list[_Part]()
         try:
+            await self._add_due(parts, all_states)
             next_one = 0
             while next_one < len(parts):
                 next_one = await self._put(parts, next_one)
@@ -181,13 +184,14 @@ class TailPublishing(PeriodicPart):
                 recorder.close_tail()
                 self._recorders.touched.add(part.group)
 
-    def _due(self, all_states: bool) -> list[_Part]:
-        """The sections of all groups led here whose readers would see something new.
+    async def _add_due(self, parts: list[_Part], all_states: bool) -> None:
+        """Add the sections of all groups led here whose readers would see something new.
 
         With `all_states`, also the states of groups that have been led here lately.
         """
-        parts = []
-        for group in sorted(self._recorders.touched):
+        for number, group in enumerate(sorted(self._recorders.touched), 1):
+            if number % GROUPS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             raft = self._context.host.groups.get(group)
             recorder = self._recorders.of_group(group)
             if raft is None or recorder is None or not raft.applied:
@@ -204,7 +208,6 @@ class TailPublishing(PeriodicPart):
             if part is not None:
                 self._led[group] = None
                 parts.append(part)
-        return parts
 
     def _led_lately(self, group: int) -> bool:
         """Whether a group that another node leads was led here until lately."""

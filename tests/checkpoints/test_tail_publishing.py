@@ -412,6 +412,27 @@ def test_what_a_node_published_stays_while_the_next_leader_publishes_nothing(
     assert GROUP not in node.tails._led
 
 
+def test_a_look_at_many_groups_gives_others_their_turn(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.passes()
+    monkeypatch.setattr(tail_publishing, "GROUPS_AT_ONCE", 2)
+    asked: list[int] = []
+
+    def replica(group: int) -> None:
+        # The first turn of others comes amid the look.
+        if not asked:
+            node.node.loop.call_soon(lambda: turns.append(len(asked)))
+        asked.append(group)
+
+    turns: list[int] = []
+    node.context.partitions.by_group = replica
+    for group in range(100, 120):
+        node.raft[group] = SimpleNamespace(is_leader=True, applied=1)
+        node.recorders.make(group, "partition")
+    node.passes()
+    assert len(asked) == 20
+    assert turns[0] <= 2
+
+
 def test_tails_of_the_process_before_stay_for_an_hour(node: Node) -> None:
     now = node.context.wall_ms()
     before = tail_name(CLUSTER, INCARNATION, now - 2 * ABSENT_MS, 1, 1)
