@@ -114,7 +114,7 @@ class NewestCheckpoints:
         if self._tails is None:
             self._tails = Tails(self._storage, self.cluster)
             self._tails.follow((CONTROLLER_GROUP,))
-        return self._tails.read()
+        return self._tails.read(whole=whole)
 
     def follow(self, groups: Collection[int]) -> None:
         """Let `look` tell of these groups, too. Raises SourceError, StorageError."""

@@ -74,12 +74,13 @@ class Tails:
         """Names of the tails that were read, and are still there."""
         self._groups: dict[int, _Followed] = {}
 
-    def read(self) -> frozenset[int]:
+    def read(self, *, whole: bool = False) -> frozenset[int]:
         """Read what is new; gives the followed groups that it tells of.
 
+        With `whole`, also whose the storage is: nodes of a restored cluster may publish no tails.
         Raises StorageError, and SourceError for tails of a newer release.
         """
-        listed = self._listed()
+        listed = self._listed(whole)
         known = set(self._known)
         told = self._take([name for name in listed if name not in known], self._groups)
         self._known = listed
@@ -127,12 +128,12 @@ class Tails:
         """Whether a followed group has a state; it has none any more once its life of the cluster ended."""
         return self._groups[group].index > 0
 
-    def _listed(self) -> list[str]:
+    def _listed(self, whole: bool) -> list[str]:
         names = self._storage.list(tails_prefix(self._cluster))
         if not names:
             return []
         lives = {name.rpartition("/")[0] + "/" for name in names}
-        if self._life is None or not lives <= self._lives:
+        if whole or self._life is None or not lives <= self._lives:
             try:
                 incarnation = read_incarnation(self._storage.get(OWNER_NAME))
             except (ObjectMissing, ValueError) as error:

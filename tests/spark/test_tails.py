@@ -230,6 +230,10 @@ def test_after_a_restore_a_group_has_its_checkpoint_again_before_it_has_tails() 
     bucket.put(HISTORY.section(6, 7, state=True), life=TWO)
     newest.look(whole=False)
     assert index() == 7
+    # Once more, and no node of that life publishes tails.
+    bucket.own(ONE[:-1] + "3")
+    newest.look(whole=True)
+    assert index() == 4
 
 
 def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
