@@ -11,6 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, cast
 
 import h11
@@ -21,8 +22,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_remote_addr
 
-from strandline.node.admin.logins import Logins
+from strandline.node.admin.logins import READING, Denied, Logins
 from strandline.node.admin.origins import Origins
+from strandline.node.kafka.handlers.action_log import HTTP, MAX_NAME, ActionLog, Actor
+from strandline.node.kafka.wire.session import ANONYMOUS
 
 log = logging.getLogger(__name__)
 
@@ -75,38 +78,50 @@ class Guard:
         answered: Counter[int],
         origins: Origins,
         logins: Logins | None,
+        actions: ActionLog,
     ) -> None:
         self.answered = answered
         self._app = app
         self._origins = origins
         self._logins = logins
+        self._actions = actions
         self._seconds = seconds
         self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI; raises nothing."""
-        started = False
+        status = 0
+        """Of the answer, once it has begun."""
+        body = bytearray()
 
         async def counted(message: Message) -> None:
-            nonlocal started
+            nonlocal status
             if message["type"] == "http.response.start":
-                started = True
-                self.answered[message["status"]] += 1
+                status = message["status"]
+                self.answered[status] += 1
             await send(message)
+
+        async def kept() -> Message:
+            message = await receive()
+            if len(body) <= MAX_BODY_BYTES:
+                body.extend(message.get("body", b""))
+            return message
 
         refused = self._origins.refusal(scope["headers"])
         if refused is not None:
             await refusal(*refused)(scope, receive, counted)
             return
+        principal, client = ANONYMOUS, (scope["client"] or ("",))[0]
         if self._logins is not None:
-            client = (scope["client"] or ("",))[0]
-            denied = await self._logins.denied(scope["method"], scope["headers"], client)
-            if denied is not None and scope["path"] == "/health" and not _has_login(scope["headers"]):
+            admitted = await self._logins.admit(scope["method"], scope["headers"], client)
+            if not isinstance(admitted, Denied):
+                principal = admitted
+            elif scope["path"] == "/health" and not _has_login(scope["headers"]):
                 # Whatever restarts a node that does not answer need not be a user: it gets one word.
                 scope[STRANGER] = True
-            elif denied is not None:
-                refused_answer = refusal(denied.status, denied.why)
-                refused_answer.headers.update(denied.headers)
+            else:
+                refused_answer = refusal(admitted.status, admitted.why)
+                refused_answer.headers.update(admitted.headers)
                 await refused_answer(scope, receive, counted)
                 return
         if scope["path"] != "/health" and self._running >= MAX_REQUESTS:
@@ -118,15 +133,30 @@ class Guard:
         try:
             seconds = self._seconds.get(scope["path"], REQUEST_SECONDS)
             async with asyncio.timeout(seconds):
-                await self._app(scope, receive, counted)
+                await self._app(scope, receive if scope["method"] in READING else kept, counted)
         except TimeoutError:
             # With the answer begun, the connection is closed: the client sees that it is cut off.
-            if not started:
+            if not status:
                 await refusal(503, f"not answered within {seconds:g} s")(scope, receive, counted)
         except Exception:
             log.exception("HTTP %s %s failed", scope["method"], scope["path"])
         finally:
             self._running -= 1
+            if scope["method"] not in READING:
+                asked, by = f"{scope['method']} {scope['path']}", Actor(principal, client, HTTP)
+                self._actions.asked(by, asked, _named(body), status or HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _named(body: bytearray) -> list[str]:
+    """The short values of a body, for the record of actions; a program of views is longer."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        return []
+    if not isinstance(told, dict):
+        return []
+    short = ((key, value) for key, value in told.items() if isinstance(value, str | int | float))
+    return [f"{key}={value}" for key, value in short if len(str(value)) <= MAX_NAME]
 
 
 def _has_login(headers: Iterable[tuple[bytes, bytes]]) -> bool:

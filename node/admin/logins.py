@@ -21,6 +21,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from strandline.node.config.first_user import FirstUser
+from strandline.node.kafka.handlers.action_log import HTTP, ActionLog, Actor
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.bearer import TOKEN, proved_by
 from strandline.node.kafka.handlers.login_turns import LoginTurns, NoPlace
@@ -38,7 +39,8 @@ log = logging.getLogger(__name__)
 
 MAX_PASSWORD: Final = 1024
 MAX_REMEMBERED: Final = 1000
-_READING: Final = frozenset(("GET", "HEAD"))
+READING: Final = frozenset(("GET", "HEAD"))
+"""Methods of requests that change nothing."""
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="strandline", charset="UTF-8"'}
 _BEARER_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="strandline", error="invalid_token"'}
 _CATCHES_UP: Final = "wait until it has caught up with the controller, ask another node"
@@ -74,6 +76,7 @@ class Logins:
         first_user: FirstUser | None = None,
         tokens: BearerTokens | None = None,
         knows_acls: Callable[[], bool] = lambda: True,
+        actions: ActionLog | None = None,
     ) -> None:
         """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's.
 
@@ -93,11 +96,12 @@ class Logins:
         """By a digest of a user and a password that were right: the credential that said so."""
         self._tokens = tokens
         self._knows_acls = knows_acls
+        self._actions = actions or ActionLog(loop.time)
         self._turns = LoginTurns()
         self._lines = LineBound(loop.time())
 
-    async def denied(self, method: str, headers: Iterable[tuple[bytes, bytes]], client: str) -> Denied | None:
-        """The refusal of a request from the address `client`; None for one that may be answered.
+    async def admit(self, method: str, headers: Iterable[tuple[bytes, bytes]], client: str) -> str | Denied:
+        """The principal of a request from the address `client`, or the refusal of one that it may not make.
 
         A wrong password is answered FAILED_SECONDS after it came, as on Kafka's ports.
         """
@@ -108,22 +112,25 @@ class Logins:
         bearer = _BEARER.fullmatch(given[0].decode("latin-1")) if len(given) == 1 else None
         try:
             if self._tokens is not None and bearer is not None:
-                user = await self._by_token(self._tokens, bearer[1], client)
+                user, how = await self._by_token(self._tokens, bearer[1], client), "a token"
             else:
-                user = await self._by_password(given, client)
+                user, how = await self._by_password(given, client), "a password"
         except _Refused as refused:
             return refused.denied
-        return self._may(user, method, client)
+        principal = f"User:{user}"
+        self._actions.logged_in(Actor(principal, client, HTTP), how)
+        return self._may_not(principal, method, client) or principal
 
-    def _may(self, user: str, method: str, client: str) -> Denied | None:
-        operation = Operation.DESCRIBE if method in _READING else Operation.ALTER
-        authorizer, principal = self._authorizer(), f"User:{user}"
+    def _may_not(self, principal: str, method: str, client: str) -> Denied | None:
+        operation = Operation.DESCRIBE if method in READING else Operation.ALTER
+        authorizer = self._authorizer()
         if authorizer is None or authorizer.allows(
             principal, client, operation, ResourceType.CLUSTER, CLUSTER_NAME
         ):
             return None
         word = operation.name.lower()
-        self._note(f"{client}: {principal} may not {operation.name} the cluster, asked by HTTP {method}")
+        named = f"{ResourceType.CLUSTER.name}:{CLUSTER_NAME}"
+        self._actions.refused(Actor(principal, client, HTTP), operation.name, named, f"HTTP {method}")
         return Denied(
             HTTPStatus.FORBIDDEN,
             f"{principal} may not {word} the cluster: allow it with `strandline acl add {principal} {word} "

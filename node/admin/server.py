@@ -125,9 +125,9 @@ class AdminServer:
             logins = Logins(
                 lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret,
                 loop=loop, first_user=self._first_user, tokens=self._tokens,
-                knows_acls=lambda: controller.machine.applied_index > 0,
+                knows_acls=lambda: controller.machine.applied_index > 0, actions=broker.actions,
             )  # fmt: skip
-        guard = Guard(api.app(), SECONDS, answered, self._origins, logins)
+        guard = Guard(api.app(), SECONDS, answered, self._origins, logins, self._broker.actions)
         config = Config(
             guard,
             http=HttpConnection,

@@ -28,6 +28,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.wire.server import KafkaServer
@@ -279,6 +280,8 @@ class AdminSource(Protocol):
     def kafka(self) -> KafkaServer: ...
     @property
     def throttles(self) -> ClientThrottles: ...
+    @property
+    def actions(self) -> ActionLog: ...
     @property
     def authorizer(self) -> Authorizer | None: ...
     @property

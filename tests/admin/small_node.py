@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from strandline.node.controller.client import Unavailable
 from strandline.node.controller.cluster_clock import ClockEstimate
 from strandline.node.gc.collectable_epochs import HeldBack, Maximum, ReportedEpoch
 from strandline.node.gc.collector import CollectorMeasures, DryRun
+from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.wire.handler import Request
@@ -458,6 +460,7 @@ class SmallNode:
         self.kafka = KafkaServer(
             NoHandler(), loop=loop, config=ServerConfig(), on_problem=lambda problem: None
         )
+        self.actions = ActionLog(time.monotonic)
         self.authorizer: Authorizer | None = None
         self.throttles = ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), clock=loop.time)
         self.checkpoints = FakeCheckpoints()

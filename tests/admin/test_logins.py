@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import socket
 import ssl
 import threading
@@ -106,6 +107,52 @@ async def test_a_user_is_let_in_and_all_others_get_the_same_answer(tmp_path: Pat
 
 
 @on_loop
+async def test_what_is_done_is_recorded_with_the_user_and_what_it_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "strandline.actions")
+
+    async def post(path: str, login: str, told: Any) -> int:
+        body = json.dumps(told).encode()
+        head = f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        answer = await http.ask("", login, head.encode(), body)
+        return int(answer.status)
+
+    async with port(tmp_path) as http:
+        await http.user("alice", "wonderland")
+        await http.user("root", "wonderland")
+        section = AuthorizationSection(True, ("User:root",))
+        http.node.authorizer = Authorizer(lambda: http.node.machine.acls, section)
+        assert await post("/api/gc/pause", "alice:wonderland", {}) == 403
+        assert await post("/api/nodes/drain", "root:wonderland", {"node": 1, "draining": True}) == 409
+        assert await post("/api/gc/pause", "root:wonderland", {}) == 200
+        assert await post("/api/views", "root:wonderland", {"odd": [1], "program": "x" * 5000}) == 400
+        assert (await http.ask("/api/topics", "root:wonderland")).status == 200
+        assert (await http.ask("/api/topics", "root:wrong")).status == 401
+    assert [record.getMessage() for record in caplog.records if record.name == "strandline.actions"] == [
+        "User:alice from 127.0.0.1: logged in by a password",
+        "User:alice from 127.0.0.1: may not ALTER CLUSTER:kafka-cluster, asked by HTTP POST",
+        "User:root from 127.0.0.1: logged in by a password",
+        "User:root from 127.0.0.1: POST /api/nodes/drain of node=1, draining=True: status 409",
+        "User:root from 127.0.0.1: POST /api/gc/pause of nothing: done",
+        "User:root from 127.0.0.1: POST /api/views of nothing: status 400",
+    ]
+    (change,) = (record for record in caplog.records if getattr(record, "action", "") == "change")
+    assert vars(change)["listener"] == "HTTP"
+    assert "wonderland" not in caplog.text
+
+
+@on_loop
+async def test_what_is_done_without_logins_is_recorded_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "strandline.actions")
+    async with port(tmp_path, None) as http:
+        assert (await http.ask("", head=PAUSE, body=b"{}")).status == 200
+    assert "User:ANONYMOUS from 127.0.0.1: POST /api/gc/pause of nothing: done" in caplog.messages
+
+
+@on_loop
 async def test_a_stranger_learns_of_health_one_word(tmp_path: Path) -> None:
     async with port(tmp_path) as http:
         await http.user("alice", "wonderland")
@@ -158,7 +205,7 @@ async def test_what_is_remembered_has_a_bound(tmp_path: Path, monkeypatch: pytes
         for number in range(4):
             await http.user(f"user{number}", "password")
             given = b"Basic " + base64.b64encode(f"user{number}:password".encode())
-            assert await login.denied("GET", [(b"authorization", given)], "127.0.0.1") is None
+            assert await login.admit("GET", [(b"authorization", given)], "127.0.0.1") == f"User:user{number}"
             assert len(login._right) <= 2
 
 
@@ -170,8 +217,8 @@ def credential(password: str) -> ScramCredential:
 async def status(logins: logins_module.Logins, login: str, address: str = "127.0.0.1") -> int:
     """Of the answer: 200 where the request is let in."""
     given = b"Basic " + base64.b64encode(login.encode())
-    denied = await logins.denied("GET", [(b"authorization", given)], address)
-    return 200 if denied is None else denied.status
+    found = await logins.admit("GET", [(b"authorization", given)], address)
+    return found.status if isinstance(found, logins_module.Denied) else 200
 
 
 ALICE = ("alice", ScramMechanism.SHA_256)
@@ -215,10 +262,10 @@ async def test_a_node_without_users_takes_the_first_user_of_its_file() -> None:
     logins = logins_module.Logins(lambda: known, lambda: None, SECRET, loop=loop)
     assert await status(logins, "alice:wonderland") == 503
     given = b"Basic " + base64.b64encode(b"alice:wonderland")
-    denied = await logins.denied("GET", [(b"authorization", given)], "127.0.0.1")
-    assert denied is not None
-    assert denied.why.startswith("this node does not know the users yet: ")
-    assert denied.headers == {"Retry-After": "1"}
+    found = await logins.admit("GET", [(b"authorization", given)], "127.0.0.1")
+    assert isinstance(found, logins_module.Denied)
+    assert found.why.startswith("this node does not know the users yet: ")
+    assert found.headers == {"Retry-After": "1"}
 
 
 @on_loop

@@ -15,7 +15,7 @@ import pytest
 from strandline.cluster.admin_client import AdminClient, Answer
 from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.token_file import OAUTHBEARER, TOKEN_URL
-from strandline.node.admin.logins import Logins
+from strandline.node.admin.logins import Denied, Logins
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.config.authorization import AuthorizationSection
 from strandline.node.kafka.handlers.authorizer import Authorizer
@@ -85,7 +85,8 @@ async def test_a_right_token_is_let_in_and_all_others_get_the_same_answer(
         began, wrong = time.monotonic(), []
         for bearer in (
             token(aud="other"), token(iss="other"), token("rsa-2", headers={"kid": "rsa-1"}),
-            token(sub=VIEWS), token().rsplit(".", 1)[0] + ".", "abc", token(nbf=int(time.time()) + 1000),
+            token(sub=VIEWS), token(sub="ANONYMOUS"), token().rsplit(".", 1)[0] + ".", "abc",
+            token(nbf=int(time.time()) + 1000),
         ):  # fmt: skip
             answer = await http.ask(bearer)
             wrong.append((answer.status, answer.body["error"]))
@@ -93,6 +94,7 @@ async def test_a_right_token_is_let_in_and_all_others_get_the_same_answer(
         assert time.monotonic() - began >= len(wrong) * FAILED_SECONDS
         assert "a login failed: the token is not right: InvalidAudienceError" in caplog.text
         assert "a login failed: the token has the name of the processes of views" in caplog.text
+        assert "a login failed: the token has the name of clients that prove none" in caplog.text
         assert "eyJ" not in caplog.text
         page = (await http.ask(token(), path="/metrics")).body
         assert 'strandline_http_token_key_reads_total{result="ok"} 2' in page
@@ -122,8 +124,8 @@ async def test_a_token_has_the_rights_of_its_user(tmp_path: Path) -> None:
 
 
 async def heard(logins: Logins, header: bytes) -> int:
-    denied = await logins.denied("GET", [(b"authorization", header)], "127.0.0.1")
-    return 200 if denied is None else denied.status
+    found = await logins.admit("GET", [(b"authorization", header)], "127.0.0.1")
+    return found.status if isinstance(found, Denied) else 200
 
 
 @on_loop

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +30,16 @@ MAX_REMEMBERED: Final = 2_000
 MAX_NAMES: Final = 20
 MAX_NAME: Final = 200
 """Resources that a line names, and characters of each."""
+HTTP: Final = "HTTP"
+"""In place of a listener's name, which has no capital letters."""
+
+
+class Actor(NamedTuple):
+    """The client of an action, and the way by which it came."""
+
+    principal: str
+    host: str
+    listener: str
 
 
 class Kind(StrEnum):
@@ -65,14 +75,21 @@ class ActionLog:
 
     def login(self, request: Request, mechanism: str) -> None:
         """A client has proved its name."""
-        self._tell(Kind.LOGIN, request, f"logged in by {mechanism}", {}, repeats=True)
+        self.logged_in(_actor(request), mechanism)
+
+    def logged_in(self, by: Actor, how: str) -> None:
+        """As `login`."""
+        self._tell(Kind.LOGIN, by, f"logged in by {how}", {}, repeats=True)
 
     def refusal(self, request: Request, operation: str, kind: str, name: str) -> None:
         """A client asked for what it may not do."""
-        named = f"{kind}:{_short(name)}"
-        text = f"may not {operation} {named}, asked by {_name_of(request)}"
-        more = {"operation": operation, "resource": named, "request": _name_of(request)}
-        self._tell(Kind.REFUSAL, request, text, more, repeats=True)
+        self.refused(_actor(request), operation, f"{kind}:{_short(name)}", _name_of(request))
+
+    def refused(self, by: Actor, operation: str, named: str, asked: str) -> None:
+        """As `refusal`."""
+        text = f"may not {operation} {named}, asked by {asked}"
+        more = {"operation": operation, "resource": named, "request": asked}
+        self._tell(Kind.REFUSAL, by, text, more, repeats=True)
 
     def change(self, request: Request, answer: Any) -> None:
         """A request that changes the cluster was answered; not told where it named nothing, or only tried."""
@@ -88,12 +105,23 @@ class ActionLog:
         how = ", ".join(f"{count} {code}" for code, count in outcome.items()) or "done"
         text = f"{_name_of(request)} of {', '.join(shown) or 'nothing'}: {how}"
         more = {"request": _name_of(request), "resources": shown, "errors": outcome}
-        self._tell(kind, request, text, more, repeats=kind is Kind.ATTEMPT)
+        self._tell(kind, _actor(request), text, more, repeats=kind is Kind.ATTEMPT)
 
-    def _tell(
-        self, kind: Kind, request: Request, text: str, more: Mapping[str, Any], *, repeats: bool
-    ) -> None:
-        now, principal, host = self._clock(), _short(request.session.principal), request.client_host
+    def asked(self, by: Actor, request: str, names: Sequence[str], status: int) -> None:
+        """A request to the HTTP API that is not one to read was answered with this status.
+
+        Of a status from 500 on the end is not known.
+        """
+        shown = [_short(name) for name in names[:MAX_NAMES]]
+        kind = Kind.ATTEMPT if 400 <= status < 500 else Kind.CHANGE
+        how = "done" if status < 400 else f"status {status}"
+        text = f"{_short(request)} of {', '.join(shown) or 'nothing'}: {how}"
+        errors = {} if status < 400 else {str(status): 1}
+        more = {"request": _short(request), "resources": shown, "errors": errors}
+        self._tell(kind, by, text, more, repeats=kind is Kind.ATTEMPT)
+
+    def _tell(self, kind: Kind, by: Actor, text: str, more: Mapping[str, Any], *, repeats: bool) -> None:
+        now, principal, host = self._clock(), _short(by.principal), by.host
         key = (kind, principal, host, text)
         told, times = self._told.pop(key, (-REPEAT_SECONDS, 0)) if repeats else (-REPEAT_SECONDS, 0)
         if now - told < REPEAT_SECONDS:
@@ -112,10 +140,14 @@ class ActionLog:
             "action": kind.value,
             "principal": principal,
             "host": host,
-            "listener": request.session.listener,
+            "listener": by.listener,
             **more,
         }
         log.info("%s from %s: %s%s%s", principal, host, text, again, lost, extra=extra)
+
+
+def _actor(request: Request) -> Actor:
+    return Actor(request.session.principal, request.client_host, request.session.listener)
 
 
 def _name_of(request: Request) -> str:
