@@ -7,6 +7,8 @@ with one line that names the place of the value, the key, the mistake, and the t
 from __future__ import annotations
 
 import difflib
+import os
+import stat
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -340,6 +342,7 @@ def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> Nod
     try:
         with open(path, "rb") as file:
             document = tomllib.load(file)
+            mode = os.fstat(file.fileno()).st_mode
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror or error}: give --config the path of a TOML file"
@@ -353,6 +356,8 @@ def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> Nod
                 given.put(path, f"{name}.{key}", inner)
         else:
             given.put(path, name, value)
+    if mode & stat.S_IROTH and given.has_secrets:
+        given.notes.append(f"every user of this machine may read {path}, which has secrets: chmod 600 it")
     for variable in sorted(environ):
         if variable.startswith(config_variables.PREFIX):
             _take_variable(given, variable, environ[variable])
@@ -361,13 +366,16 @@ def load(path: str, environ: Mapping[str, str], overrides: Sequence[str]) -> Nod
         if not equals:
             raise ConfigError(f"--set {override}: there is no '=': write --set section.key=value")
         key = key.strip()
-        hidden = any(word in key for word in ("secret", "key", "token"))
+        hidden = any(word in key for word in _SECRET_WORDS)
         shown = " ".join((key if hidden else override).split())
         given.put(f"--set {shown}", key, parsed(text))
     return _build(given)
 
 
 # Where values come from.
+
+_SECRET_WORDS: Final = ("secret", "key", "token")
+"""Parts of names whose values are not told."""
 
 
 class _Value(NamedTuple):
@@ -382,6 +390,15 @@ class _Given:
     def __init__(self) -> None:
         self.values: dict[str, _Value] = {}
         self.notes: list[str] = []
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether a value is one that only the node's user should know."""
+        options = self.values.get("storage.options", _Value("", {})).value
+        told = isinstance(options, dict) and any(
+            word in name.lower() for name in options for word in _SECRET_WORDS
+        )
+        return told or "cluster.secret" in self.values or "cluster.first_user" in self.values
 
     def put(self, source: str, key: str, value: Any) -> None:
         if key.startswith("storage.options."):

@@ -55,6 +55,8 @@ def _keys_place(value: Any) -> str:
     if not isinstance(value, str) or not is_url(value):
         return file_path(value)
     found = urlsplit(value)
+    if "@" in found.netloc:
+        raise ValueError("its user or password would be in logs, and no request has them: leave them out")
     if found.scheme == "https" or (found.scheme == "http" and is_loopback(found.hostname or "")):
         return value
     raise ValueError(

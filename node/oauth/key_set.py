@@ -6,14 +6,17 @@ can be rotated without a word to the nodes. A read that fails leaves the keys th
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -61,6 +64,8 @@ class KeySet:
         self._clock = clock
         self._lock = threading.Lock()
         self._keys: tuple[PublicKey, ...] = ()
+        self._reading = False
+        """Whether a thread reads: names that take long to be resolved must not keep a second one."""
         self._read_at: float | None = None
         """When it was tried last, whatever came of it; None before the first time."""
         self._whole_at: float | None = None
@@ -88,6 +93,8 @@ class KeySet:
                 self._read()
             except KeySetError as error:
                 log.warning("%s; the keys that are known are used until then", error)
+            finally:
+                self._reading = False
             found = self._find(kid, algorithm)
         return found
 
@@ -97,9 +104,9 @@ class KeySet:
 
     def _may_read(self, now: float) -> bool:
         with self._lock:
-            if self._read_at is not None and now - self._read_at < AGAIN_SECONDS:
+            if self._reading or (self._read_at is not None and now - self._read_at < AGAIN_SECONDS):
                 return False
-            self._read_at = now
+            self._reading, self._read_at = True, now
             return True
 
     def _read(self) -> None:
@@ -126,22 +133,94 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER: Final = urllib.request.build_opener(_NoRedirect)
+class _Deadline:
+    """Ends a read when its time is over: the time-out of a socket is that of one piece of an answer."""
+
+    def __init__(self, seconds: float) -> None:
+        self.over = False
+        self._socket: socket.socket | None = None
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def watched(self, kind: Any) -> Callable[..., Any]:
+        """Makes connections of this kind, whose sockets are shut down in time."""
+
+        def made(*arguments: Any, **options: Any) -> Any:
+            connection = kind(*arguments, **options)
+            connect = connection.connect
+
+            def watch() -> None:
+                connect()
+                self._socket = connection.sock
+                if self.over:
+                    self._end()
+
+            connection.connect = watch
+            return connection
+
+        return made
+
+    def _end(self) -> None:
+        self.over = True
+        if self._socket is not None:
+            with suppress(OSError):
+                # Not SSLSocket's own, which takes its state from under the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _Watched(urllib.request.AbstractHTTPHandler):
+    deadline: _Deadline
+
+    def do_open(self, http_class: Any, req: urllib.request.Request, **more: Any) -> http.client.HTTPResponse:
+        return super().do_open(self.deadline.watched(http_class), req, **more)
+
+
+class _Http(_Watched, urllib.request.HTTPHandler):
+    pass
+
+
+class _Https(_Watched, urllib.request.HTTPSHandler):
+    pass
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+    """With the proxy of https alone, which only passes TLS on: another one could answer with its own keys."""
+    proxy = urllib.request.getproxies().get("https")
+    handlers = [_Http(), _Https()]
+    for handler in handlers:
+        handler.deadline = deadline
+    through = urllib.request.ProxyHandler({} if proxy is None else {"https": proxy})
+    return urllib.request.build_opener(_NoRedirect, through, *handlers)
 
 
 def _url(place: str) -> bytes:
+    deadline = _Deadline(READ_SECONDS)
+    found = bytearray()
     try:
-        ends, found = time.monotonic() + READ_SECONDS, bytearray()
-        with _OPENER.open(place, timeout=READ_SECONDS) as answer:
+        with deadline, _opener(deadline).open(place, timeout=READ_SECONDS) as answer:
             while len(found) <= MAX_BYTES and (part := answer.read1(65_536)):
                 found += part
-                if time.monotonic() > ends:
-                    raise TimeoutError(f"it took more than {READ_SECONDS:g} s")
-        return bytes(found)
-    except (OSError, ValueError) as error:  # urllib.error.URLError and time-outs are OSErrors
-        why = getattr(error, "reason", None) or error
-        host = urlsplit(place).hostname
-        raise KeySetError(f"the keys at {place} cannot be read ({why}): see that {host} answers") from error
+        if not deadline.over:
+            return bytes(found)
+        why: object = ""
+    except (OSError, ValueError, http.client.HTTPException) as error:  # of OSErrors URLError and time-outs
+        why = getattr(error, "reason", None) or str(error) or type(error).__name__
+    if deadline.over:
+        why = f"it took more than {READ_SECONDS:g} s"
+    host = urlsplit(place).hostname
+    raise KeySetError(f"the keys at {place} cannot be read ({_line(why)}): see that {host} answers")
+
+
+def _line(why: object) -> str:
+    """A reason without what a server put into it to begin a line of the log."""
+    return "".join(one if one.isprintable() else " " for one in str(why)[:200])
 
 
 def _keys(place: str, data: bytes) -> tuple[PublicKey, ...]:

@@ -23,6 +23,7 @@ url = "/srv/objects"
 
 def loaded(tmp_path: Path, text: str = GOOD, overrides: tuple[str, ...] = (), **environ: str) -> NodeConfig:
     path = tmp_path / "node.toml"
+    path.touch(0o600)
     path.write_text(text)
     return load(str(path), environ, overrides)
 

@@ -366,6 +366,21 @@ def test_leaders_go_back_by_themselves_unless_told_otherwise(tmp_path: Path) -> 
     assert "more than nothing" in problem(tmp_path, overrides=("topics.leader_rebalance_seconds=0",))
 
 
+def test_a_file_with_secrets_that_others_may_read_is_told_of(tmp_path: Path) -> None:
+    assert not loaded(tmp_path).notes
+    path = tmp_path / "node.toml"
+    path.chmod(0o644)
+    assert loaded(tmp_path).notes == (
+        f"every user of this machine may read {path}, which has secrets: chmod 600 it",
+    )
+    told = "\n".join(line for line in GOOD.splitlines() if not line.startswith("secret"))
+    elsewhere = "long enough for a secret"
+    assert told != GOOD.strip()
+    assert not loaded(tmp_path, told, STRANDLINE_CLUSTER_SECRET=elsewhere).notes, "it is not in the file"
+    options = told + "\n[storage.options]\nsecret_access_key = 'x'\n"
+    assert "which has secrets" in loaded(tmp_path, options, STRANDLINE_CLUSTER_SECRET=elsewhere).notes[0]
+
+
 def test_authorization_is_off_unless_it_is_set(tmp_path: Path) -> None:
     assert not loaded(tmp_path, GOOD).authorization.enabled
     on = loaded(

@@ -175,6 +175,7 @@ def test_variables_and_flags_name_a_listener(tmp_path: Path) -> None:
         ),
         (f'{BEARER}oauth_keys = "/k"\noauth_issuer = "i"', "oauth_audience: it is not set, and logins by"),
         (f'{BEARER}{OAUTH}oauth_keys = "http://id.example.org/k"', "is no URL whose answer can be trusted"),
+        (f'{BEARER}{OAUTH}oauth_keys = "https://me:pw@id.example.org/k"', "its user or password would be in"),
         (f'{BEARER}{OAUTH}oauth_keys = "keys.json"', "'keys.json' is relative"),
         (f'{SASL}oauth_keys = "/k"', "oauth_keys: no client logs in by OAUTHBEARER: add it to mechanisms"),
         ('[listeners.a]\noauth_issuer = "i"', "oauth_issuer: no client logs in by PLAINTEXT: set protocol"),

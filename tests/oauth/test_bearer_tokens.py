@@ -7,7 +7,9 @@ import hashlib
 import hmac
 import json
 import logging
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm
 
+from strandline.node.oauth import key_set as key_set_module
 from strandline.node.oauth.bearer_tokens import MAX_TOKEN_BYTES
 from strandline.node.oauth.errors import BadToken, KeySetError
 from strandline.node.oauth.key_set import AGAIN_SECONDS, MAX_BYTES, REFRESH_SECONDS, KeySet
@@ -32,6 +35,7 @@ from tests.oauth.issuer import (
     token,
     tokens,
 )
+from tests.served import QuietHandler, served
 
 
 @pytest.mark.parametrize(("kid", "algorithm"), [("rsa-1", "RS256"), ("rsa-1", "PS512"), ("ec-1", "ES256")])
@@ -182,6 +186,97 @@ def test_keys_come_from_a_server_and_from_one_that_is_away_at_first(
             answers[0] = (302, elsewhere.encode())
             assert keys.find("rsa-2", "RS256") is None, "no other place is asked"
         assert keys.find("rsa-1", "RS256") is not None
+
+
+def answering(write: Callable[[QuietHandler], object]) -> type[QuietHandler]:
+    class Handler(QuietHandler):
+        def do_GET(self) -> None:
+            self.close_connection = True
+            write(self)
+
+    return Handler
+
+
+@pytest.mark.parametrize(
+    "said", [b"\1\2\3\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 200 OK\r\nA: " + b"x" * 70_000, b""]
+)
+def test_a_server_that_does_not_speak_http_leaves_the_known_keys(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    right = b"HTTP/1.0 200 OK\r\n\r\n" + key_set("rsa-1")
+    says = [right]
+    with served(answering(lambda handler: handler.wfile.write(says[0]))) as address:
+        keys = KeySet(f"http://{address}/keys", clock)
+        keys.open()
+        clock.now += REFRESH_SECONDS
+        says[0] = said
+        assert keys.find("rsa-1", "RS256") is not None
+        assert "cannot be read" in caplog.text
+        assert keys.reads == {"ok": 1, "failed": 1}
+        caplog.clear()
+        KeySet(f"http://{address}/keys", clock).open()
+        assert "logins with tokens fail until then" in caplog.text, "and keeps no node from starting"
+
+
+def test_a_server_that_answers_a_byte_at_a_time_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(key_set_module, "READ_SECONDS", 0.3)
+
+    def drip(handler: QuietHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nA: ")
+        ends = time.monotonic() + 5
+        while time.monotonic() < ends:
+            try:
+                handler.wfile.write(b"x")
+            except OSError:
+                return
+            time.sleep(0.02)
+
+    with served(answering(drip)) as address:
+        began = time.monotonic()
+        KeySet(f"http://{address}/keys").open()
+        assert time.monotonic() - began < 3
+    assert "cannot be read (it took more than 0.3 s): see that 127.0.0.1 answers" in caplog.text
+
+
+def test_a_read_that_lasts_keeps_one_thread_and_no_more() -> None:
+    clock, asked, go = Clock(), threading.Event(), threading.Event()
+
+    def answer() -> tuple[int, bytes]:
+        asked.set()
+        assert go.wait(10)
+        return 200, key_set("rsa-1")
+
+    with publishing(answer) as url:
+        keys = KeySet(url, clock)
+        first = threading.Thread(target=keys.find, args=("rsa-1", "RS256"))
+        first.start()
+        assert asked.wait(10)
+        clock.now += AGAIN_SECONDS
+        began = time.monotonic()
+        assert keys.find("rsa-1", "RS256") is None
+        assert time.monotonic() - began < 2
+        go.set()
+        first.join()
+        assert keys.find("rsa-1", "RS256") is not None
+    assert keys.reads == {"ok": 1, "failed": 0}
+
+
+def test_no_proxy_answers_for_a_server_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TLS a proxy could put its own keys in their place."""
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with (
+        publishing(lambda: (200, key_set("rsa-2"))) as proxy,
+        publishing(lambda: (200, key_set("rsa-1"))) as at,
+    ):
+        monkeypatch.setenv("http_proxy", proxy)
+        keys = KeySet(at)
+        keys.open()
+    assert keys.find("rsa-1", "RS256") is not None
+    assert keys.find("rsa-2", "RS256") is None
 
 
 @pytest.mark.parametrize(

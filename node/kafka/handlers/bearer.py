@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from strandline.node.kafka.handlers.scram import LoginFailed
-from strandline.node.kafka.wire.session import VIEWS
+from strandline.node.kafka.wire.session import ANONYMOUS, VIEWS
 from strandline.node.oauth.errors import BadToken
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ async def proved_by(tokens: BearerTokens, token: str, loop: asyncio.AbstractEven
     proved = await loop.run_in_executor(None, tokens.check, token)
     if proved.user == VIEWS:
         raise BadToken("the token has the name of the processes of views, which log in by SCRAM")
+    if f"User:{proved.user}" == ANONYMOUS:
+        raise BadToken("the token has the name of clients that prove none, which can have rights of its own")
     return proved
 
 

@@ -8,19 +8,18 @@ address are bounded in number and in rate. On Kafka's ports the connections with
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
+
+from strandline.node.kafka.wire.hosts import host_of
 
 MAX_CHECKS: Final = 2
 """Comparisons at a time, each some milliseconds of a processor: strangers may ask for any number."""
 MAX_OF_ADDRESS: Final = 8
 """Logins of one address that are compared, wait for it, or have failed and are not answered yet. The number
 of addresses is bounded by that of the connections."""
-_IPV6_PREFIX: Final = 64
-"""Bits; a host has all addresses of such a network (RFC 4291, section 2.5.1)."""
 
 
 class NoPlace(Exception):
@@ -39,7 +38,7 @@ class LoginTurns:
     @contextmanager
     def place(self, address: str) -> Iterator[str]:
         """For a login from its coming to its answer; gives the host that counts. Raises NoPlace."""
-        key = _of_one_host(address)
+        key = host_of(address)
         if self._places[key] >= MAX_OF_ADDRESS:
             raise NoPlace(f"{MAX_OF_ADDRESS} logins from this address are under way: try again later")
         self._places[key] += 1
@@ -57,7 +56,7 @@ class LoginTurns:
             self._free -= 1
         else:
             waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(_of_one_host(address), deque()).append(waits)
+            self._waiting.setdefault(host_of(address), deque()).append(waits)
             try:
                 await waits
             except asyncio.CancelledError:
@@ -80,15 +79,3 @@ class LoginTurns:
                 waits.set_result(None)
                 return
         self._free += 1
-
-
-def _of_one_host(address: str) -> str:
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))
-    return str(parsed)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from strandline.node.kafka.wire.session import ANONYMOUS
+
 MAX_NAME: Final = 4096
 """Characters of a distinguished name; a longer one is refused before any rule sees it."""
 _SHORT: Final = {
@@ -83,6 +85,8 @@ class PrincipalRules:
             raise NoName(f"the subject of the client's certificate has {len(subject)} characters")
         for rule in self._rules:
             name = rule.name(subject)
+            if name and f"User:{name}" == ANONYMOUS:
+                raise NoName(f"{subject} has the name of clients that show no certificate")
             if name:
                 return f"User:{name}"
         raise NoName(f"none of principal_rules gives the client a name, its subject is {subject}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final, Protocol
 
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.framing import NO_FRAME
+from strandline.node.kafka.wire.hosts import host_of
 from strandline.node.kafka.wire.listener import Listener
 from strandline.node.kafka.wire.request_slot import RequestSlot
 from strandline.node.kafka.wire.server_config import CloseReason
@@ -21,6 +23,8 @@ class SaslServer(Listener, Protocol):
 
     logging_in: int
     """Connections that have not logged in yet."""
+    logging_in_of: Counter[str]
+    """As many of each host."""
 
 
 class SaslConnection(Connection):
@@ -33,16 +37,23 @@ class SaslConnection(Connection):
         self._parser.max_frame_bytes = server.config.max_login_bytes
         self._opened = server.loop.time()
         self._logging_in = False
+        self._host = ""
         self._logins = 0
         """Logins that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        server, most = self._sasl_server, self._config.max_logging_in
-        server.logging_in += 1
-        self._logging_in = True
+        server, config = self._sasl_server, self._config
         super().connection_made(transport)
+        self._host = host_of(self._client)
+        server.logging_in += 1
+        server.logging_in_of[self._host] += 1
+        self._logging_in = True
+        most = config.max_logging_in
         if server.logging_in > most:
             self.close(CloseReason.FULL, f"{most} other connections have not logged in yet")
+        most = config.max_logging_in_of_host
+        if server.logging_in_of[self._host] > most:
+            self.close(CloseReason.FULL, f"{most} other connections of this host have not logged in yet")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._decided()
@@ -94,4 +105,8 @@ class SaslConnection(Connection):
     def _decided(self) -> None:
         if self._logging_in:
             self._logging_in = False
-            self._sasl_server.logging_in -= 1
+            server = self._sasl_server
+            server.logging_in -= 1
+            server.logging_in_of[self._host] -= 1
+            if not server.logging_in_of[self._host]:
+                del server.logging_in_of[self._host]

@@ -86,6 +86,7 @@ class KafkaServer:
         """TLS handshakes that are `done` and `failed`; totals since the start."""
         self.logging_in = 0
         """Connections that have to log in and have not."""
+        self.logging_in_of: Counter[str] = Counter()
         self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
         self._keepers: dict[str, TlsKeeper] = {}
         self._tokens: dict[str, BearerTokens] = {}

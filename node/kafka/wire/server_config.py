@@ -35,6 +35,8 @@ class ServerConfig:
     """Time that a client has to say that it has seen the end of the stream."""
     max_logging_in: int = 1_000
     """Connections that have to log in and have not."""
+    max_logging_in_of_host: int = 500
+    """As many of one host: half of all, so that one machine leaves room to the others."""
     max_login_bytes: int = 64 * 1024
     """Of a frame before the login: some hundred bytes in SCRAM and PLAIN."""
     login_seconds: float = 30.0

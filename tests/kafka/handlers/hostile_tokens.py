@@ -71,7 +71,7 @@ class HostileTokens:
     def _none(self) -> bytes:
         algorithm = self._rng.choice(("none", "None", "NONE", "", None, 0, ["RS256"], {"RS256": 1}))
         return message(
-            unsigned({"alg": algorithm, "kid": "rsa-1"}, self._body(), b"" * self._rng.randrange(2))
+            unsigned({"alg": algorithm, "kid": "rsa-1"}, self._body(), b"x" * self._rng.randrange(2))
         )
 
     def _hmac(self) -> bytes:

@@ -161,6 +161,31 @@ def test_logins_are_bounded_in_number() -> None:
     run(test)
 
 
+def test_logins_of_one_host_leave_room_to_others() -> None:
+    async def test() -> None:
+        async with served(Login(), max_logging_in_of_host=2) as server:
+            clients = [await server.client() for _ in range(2)]
+            await settle()
+            third = await server.client()
+            assert await third.ended()
+            assert "2 other connections of this host have not logged in yet" in str(server.problems)
+            (port,) = server.server.ports.values()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            writer.write(authenticate(1, b"yes"))
+            assert await reader.readexactly(4)
+            writer.close()
+            clients[0].writer.write(authenticate(1, b"yes"))
+            assert await clients[0].answer() == 1
+            fourth = await server.client()
+            fourth.writer.write(authenticate(1, b"yes"))
+            assert await fourth.answer() == 1
+            clients[1].writer.close()
+            await settle()
+            assert not server.server.logging_in_of
+
+    run(test)
+
+
 def test_after_the_end_of_a_login_only_another_one_is_answered() -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()

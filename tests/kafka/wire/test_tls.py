@@ -439,6 +439,8 @@ def test_rules_are_tried_in_their_order() -> None:
     assert rules.principal(subject(("commonName", "Only"))) == "User:Only"
     with pytest.raises(NoName, match="none of principal_rules gives the client a name, its subject is O=x"):
         rules.principal(subject(("organizationName", "x")))
+    with pytest.raises(NoName, match="CN=ANONYMOUS has the name of clients that show no certificate"):
+        rules.principal(subject(("commonName", "ANONYMOUS")))
     with pytest.raises(NoName, match="has 0 characters"):
         rules.principal(subject())
     with pytest.raises(NoName, match="5003 characters"):
