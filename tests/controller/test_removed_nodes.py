@@ -115,6 +115,31 @@ def test_the_folder_of_a_removed_node_stays_out_and_says_why_and_an_empty_one_ta
         assert not brokers.fatal
 
 
+@pytest.mark.parametrize("after", [0.0, 0.5, 1.5, 5.0])
+def test_a_new_machine_that_is_lost_while_it_joins_is_removed_and_the_cluster_goes_on(after: float) -> None:
+    with Brokers(nodes=4) as brokers:
+        emptied(brokers)
+        assert brokers.submit(1, RemoveNode(LEAVES)) == 1
+        brokers.wait(lambda: all(gone(brokers, by) for by in others(brokers)))
+        brokers.world.nodes[LEAVES].replace_disk()
+        brokers.start(LEAVES)
+        strangers = brokers.brokers[1].host.mesh.strangers
+        brokers.wait(lambda: LEAVES in strangers.known and not strangers.known[LEAVES].replaced)
+        assert brokers.submit(1, ReplaceNode(LEAVES, strangers.known[LEAVES].folder)) == 1
+        brokers.world.run(brokers.world.now + after)
+        brokers.crash(LEAVES)
+        brokers.wait(
+            lambda: LEAVES not in brokers.brokers[1].controller.machine.nodes or dead(brokers, 1), 60.0
+        )
+        assert brokers.submit(1, RemoveNode(LEAVES)) == 1
+        brokers.wait(lambda: all(gone(brokers, by) for by in others(brokers)), 60.0)
+        assert brokers.brokers[1].host.groups[CONTROLLER_GROUP].voters == (1, 2, 3)
+        brokers.start(LEAVES)
+        brokers.world.run(brokers.world.now + 10)
+        assert not any(brokers.brokers[by].host.mesh.connected(LEAVES) for by in others(brokers))
+        brokers.wait(lambda: served(brokers))
+
+
 def removed_amid_kills(brokers: Brokers) -> None:
     """Nodes are killed all the while, and the one that goes is started again with its old folder."""
     emptied(brokers)
