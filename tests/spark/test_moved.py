@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.snapshot.spark.fetch import ObjectGone
+from strandline.snapshot.spark.fetch import ObjectGone, read_windows
+from strandline.snapshot.spark.moved import MovedRecords, _is_whole
 from strandline.snapshot.spark.options import parse
 from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, Split, StrandlineReader, arrow_schema
 from strandline.snapshot.spark.stream import StrandlineStreamReader, StreamSplit
+from strandline.snapshot.spark.views import partition_views
 from strandline.snapshot.storage import open_storage
+from tests.spark.collected_cluster import reconcile_all, write
 from tests.spark.compacted_cluster import TOPIC, CompactedCluster
-from tests.spark.stored_cluster import Producer
+from tests.spark.planned import TOPICS
+from tests.spark.stored_cluster import Producer, build_cluster
 
 
 @pytest.mark.parametrize("again", ["", "a", "ab", "abl"])
@@ -49,3 +54,47 @@ def test_a_key_that_was_written_again_is_not_missing_from_a_read_that_ends_befor
         return
     with pytest.raises(ObjectGone, match=f"{TOPIC}-0: records from offset 0 on were compacted .* checkpoint"):
         keys(read.read(Split(windows)))
+
+
+@pytest.mark.parametrize("count", ["3", "23"])
+@pytest.mark.parametrize("lost", [1, 2])
+def test_each_task_reads_the_same_records_when_all_have_moved_to_larger_blocks(
+    tmp_path: Path, count: str, lost: int
+) -> None:
+    cluster = build_cluster(tmp_path / "objects", batches_a_round=4)
+    storage, schema = open_storage(cluster.url), arrow_schema(SCHEMA)
+    tasks = plan(storage, parse({"url": storage.url, "topic": TOPICS, "min_partitions": count}), 2)
+
+    def read(moved: MovedRecords | None) -> list[list[tuple[str, int, int, bytes]]]:
+        return [
+            sorted(
+                (row["topic"], row["partition"], row["offset"], row["value"])
+                for batch in read_windows(storage, windows, schema, moved)
+                for row in batch.to_pylist()
+            )
+            for windows in tasks
+        ]
+
+    expected = read(None)
+    for partition in cluster.partitions.values():
+        write(cluster, partition)
+    reconcile_all(cluster)
+    for partition in cluster.partitions.values():
+        partition.merge(0, len(partition.machine.level_one))
+    cluster.checkpoint()
+    objects = sorted(path for path in (cluster.root / "l0").rglob("*") if path.is_file())
+    for path in objects[::lost]:
+        path.unlink()
+    assert read(MovedRecords(storage, compacted=False)) == expected
+
+
+def test_where_compaction_left_no_block_at_all_something_is_missing(tmp_path: Path) -> None:
+    made = CompactedCluster(tmp_path / "objects")
+    for key in "abc":
+        made.put(0, [(key, "1")])
+    made.checkpoint()
+    storage = open_storage(made.cluster.url)
+    view, _ = partition_views(storage, parse({"url": storage.url, "topic": TOPIC}))
+    assert _is_whole(view, 0, 3)
+    for rows in (view.rows[1:], view.rows[:-1], view.rows[[0, 2]], view.rows[:0]):
+        assert not _is_whole(replace(view, rows=rows), 0, 3)
