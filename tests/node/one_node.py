@@ -35,6 +35,7 @@ def write_config(folder: Path, **changed: str) -> Path:
         "url": f'[storage]\nurl = "{folder}/objects"',
     } | changed
     path = folder / "node.toml"
+    path.touch(0o600)
     path.write_text("\n".join(lines.values()) + "\n")
     return path
 
