@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,8 @@ class KafkaCluster:
     """Brokers in `folder`, three as a rule. It is made and formatted here. Raises NoKafka."""
 
     name = f"Kafka {VERSION}"
+    security: Mapping[str, str] = {}
+    """What a client of librdkafka needs besides the address."""
 
     def __init__(self, folder: Path, settings: Sequence[str] = (), nodes: Sequence[int] = NODES) -> None:
         """`settings`: lines NAME=VALUE of a broker's properties, in place of those here.
@@ -104,11 +106,15 @@ class KafkaCluster:
         for node in self._ports:
             self._config(node).write_text(self._properties(node))
             done = subprocess.run(
-                [*tool, "-t", identity, "-c", str(self._config(node))],
+                [*tool, "-t", identity, "-c", str(self._config(node)), *self._format_options()],
                 capture_output=True, text=True, timeout=_FORMAT_SECONDS, check=False,
             )  # fmt: skip
             if done.returncode != 0:
                 raise NoKafka(f"Kafka's StorageTool refuses: {(done.stdout + done.stderr).strip()[-300:]}")
+
+    def _format_options(self) -> Sequence[str]:
+        """What the folders are to have from the beginning."""
+        return ()
 
     def _wait_listening(self, node: int, deadline: float) -> None:
         while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -69,6 +69,8 @@ class Cleaner(Protocol):
 
     @property
     def bootstrap(self) -> str: ...
+    @property
+    def security(self) -> Mapping[str, str]: ...
     @property
     def pids(self) -> list[int]: ...
     def up(self) -> None: ...

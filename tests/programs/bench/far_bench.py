@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ class FarCluster:
     """Three nodes on the server behind the proxy."""
 
     name = "Strandline"
+    security: Mapping[str, str] = {}
 
     def __init__(self, folder: Path, settings: Sequence[str]) -> None:
         self.folder = folder

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.cluster.admin_client import AdminClient
 from tests.programs.bench.gc_price import PER_THOUSAND, dollars
-from tests.programs.bench.kafka_compare import StrandlineCluster
 from tests.programs.bench.kafka_measure import Amount, Servers, fill, new_topic, read_back
 from tests.programs.bench.measures import Result
+from tests.programs.bench.strandline_cluster import StrandlineCluster
 
 SETTINGS: Final = (
     "cluster.epoch_seconds=1",
@@ -41,6 +41,8 @@ class Storing(Protocol):
 
     @property
     def bootstrap(self) -> str: ...
+    @property
+    def security(self) -> Mapping[str, str]: ...
     @property
     def pids(self) -> list[int]: ...
     def kill(self, node: int) -> None: ...

@@ -26,10 +26,11 @@ from strandline.node.config.node_config import InlineSection
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench import kafka_measure
-from tests.programs.bench.kafka_compare import Running, StrandlineCluster
+from tests.programs.bench.kafka_compare import Running
 from tests.programs.bench.kafka_measure import Amount, Peer, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import plain, shown, table
+from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.folder_option import existing_folder
 
 Work = Callable[[Peer, Amount], Result]

@@ -17,14 +17,14 @@ from typing import Protocol
 from confluent_kafka import KafkaException
 
 from strandline.cluster.failure import CommandFailed
-from strandline.cluster.local import LocalCluster
-from strandline.cluster.ports import free_ports
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench import kafka_cold, kafka_coordinate, kafka_measure
 from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
+from tests.programs.bench.secured import SecuredKafka, SecuredStrandline
+from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.folder_option import existing_folder
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
@@ -39,6 +39,10 @@ class Running(kafka_cold.Kept, Protocol):
 
 
 Work = Callable[[Running, Amount], Result]
+PLAIN = KafkaCluster, StrandlineCluster
+SECURED = SecuredKafka, SecuredStrandline
+ENCRYPTED = ("throughput", "small", "consume", "single", "latency", "e2e", "connects")
+"""Cases whose clients log in."""
 
 WORK: dict[str, tuple[str, Work]] = {
     "throughput": ("1 kB records", kafka_measure.throughput),
@@ -51,42 +55,12 @@ WORK: dict[str, tuple[str, Work]] = {
     "transactions": ("transactions of 100 records", kafka_coordinate.transactions),
     "commits": ("offset commits", kafka_coordinate.commits),
     "joins": ("members join", kafka_coordinate.joins),
+    "connects": ("connections", kafka_measure.connects),
     "idle": ("idle", kafka_measure.idle),
     "failover": ("leader killed", kafka_measure.failover),
     "coordinator": ("coordinator killed", kafka_coordinate.coordinator),
 }
 """By the word for --cases: the section's title and what is done. In this order: idle is measured loaded."""
-
-
-class StrandlineCluster:
-    """Strandline with its own defaults, objects in a local folder."""
-
-    name = "Strandline"
-
-    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
-        self.folder = folder
-        self._local = LocalCluster(folder)
-        self._settings = settings
-
-    @property
-    def bootstrap(self) -> str:
-        return self._local.description.bootstrap
-
-    @property
-    def pids(self) -> list[int]:
-        return [node.pid for node in self._local.description.nodes.values() if node.pid is not None]
-
-    def up(self) -> None:
-        self._local.up(3, choose_ports=free_ports, settings=self._settings)
-
-    def kill(self, node: int) -> None:
-        self._local.kill(node)
-
-    def start(self, node: int) -> None:
-        self._local.start(node, timeout=0)
-
-    def down(self) -> None:
-        self._local.down()
 
 
 def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
@@ -120,6 +94,11 @@ def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
                     Row(title, "servers' processor a GB, from the disk", "cpu_gb_disk", "s"),
                     Row(title, "memory, 3 nodes, before", "rss_filled", "B"),
                     Row(title, "memory, 3 nodes, after", "rss", "B"),
+                ]
+            case "connects":
+                made += [
+                    Row(title, "one after the other", "rate", "/s", True),
+                    Row(title, "servers' processor each", "cpu", "s"),
                 ]
             case "idle":
                 made += [
@@ -186,11 +165,12 @@ def main(arguments: Sequence[str]) -> int:
     for system in systems:
         with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
             folder = Path(scratch) / "cluster"
+            kafka, strandline = SECURED if options.secure else PLAIN
             try:
                 peer: Running = (
-                    KafkaCluster(folder, options.kafka_settings)
+                    kafka(folder, options.kafka_settings)
                     if system == KAFKA
-                    else StrandlineCluster(folder, options.settings)
+                    else strandline(folder, options.settings)
                 )
             except NoKafka as error:
                 found[system]["start, empty"] = Result(problems=[str(error)])
@@ -243,6 +223,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench kafka", description=__doc__)
     parser.add_argument("--only", choices=(KAFKA, STRANDLINE), help="measure only this one")
     parser.add_argument("--cases", nargs="+", choices=WORK, metavar="CASE", help=f"of {', '.join(WORK)}")
+    parser.add_argument(
+        "--secure", action="store_true", help="with TLS and logins on both sides; not all cases can be had so"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the JSON object there as well")
     parser.add_argument(
@@ -264,4 +247,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         default="/var/tmp",
         help="where the data goes, on a real disk (default: %(default)s)",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.secure:
+        options.cases = options.cases or list(ENCRYPTED)
+        if refused := [case for case in options.cases if case not in ENCRYPTED]:
+            parser.error(f"--secure has no {', '.join(refused)}, but {', '.join(ENCRYPTED)}")
+    return options

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -37,6 +37,10 @@ class Peer(Protocol):
 
     @property
     def bootstrap(self) -> str: ...
+    @property
+    def security(self) -> Mapping[str, str]:
+        """Settings of a librdkafka client besides the address."""
+
     @property
     def pids(self) -> list[int]: ...
     def kill(self, node: int) -> None:
@@ -129,8 +133,7 @@ def fill(peer: Peer, amount: Amount, *, size: int) -> tuple[str, int, Result]:
     payloads = [os.urandom(size) for _ in range(_PAYLOADS)]
     producer = Producer(
         {
-            "bootstrap.servers": peer.bootstrap,
-            "log_level": 0,
+            **client(peer),
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 5,
@@ -306,7 +309,7 @@ def failover(peer: Peer, amount: Amount) -> Result:
     gaps, lost, doubled, acknowledged = [], 0, 0, 0
     for _ in range(amount.kills):
         name = new_topic(peer, 1)
-        admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})
+        admin = AdminClient(client(peer))
         node = -1
         producer, acknowledgements, send = _sender(
             peer, name, 1,
@@ -356,10 +359,27 @@ def idle(peer: Peer, amount: Amount) -> Result:
     return Result({"cpu": (servers.processor() - processor) / amount.seconds, "rss": servers.memory()})
 
 
+def client(peer: Peer) -> dict[str, Any]:
+    """Settings with which librdkafka reaches a cluster, and says nothing."""
+    return {"bootstrap.servers": peer.bootstrap, "log_level": 0, **peer.security}
+
+
+def connects(peer: Peer, amount: Amount) -> Result:
+    """Clients that begin, one after the other: each asks for the metadata on a connection of its own."""
+    servers = Servers(peer)
+    AdminClient(client(peer)).list_topics(timeout=10)
+    count, processor, began = 0, servers.processor(), time.monotonic()
+    while time.monotonic() < began + amount.seconds:
+        AdminClient(client(peer)).list_topics(timeout=10)
+        count += 1
+    seconds = time.monotonic() - began
+    return Result({"rate": count / seconds, "cpu": (servers.processor() - processor) / count})
+
+
 def new_topic(peer: Peer, partitions: int) -> str:
     """A topic with three replicas, all of whose partitions have a leader."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
-    admin = AdminClient({"bootstrap.servers": peer.bootstrap, "log_level": 0})
+    admin = AdminClient(client(peer))
     admin.create_topics([NewTopic(name, partitions, 3)])[name].result(_TOPIC_SECONDS)
     deadline = time.monotonic() + _TOPIC_SECONDS
     while time.monotonic() < deadline:
@@ -382,8 +402,7 @@ def _sender(
 ) -> tuple[Producer, Acknowledgements, Callable[..., None]]:
     producer = Producer(
         {
-            "bootstrap.servers": peer.bootstrap,
-            "log_level": 0,
+            **client(peer),
             "acks": "all",
             "linger.ms": 0,
             "enable.idempotence": True,
@@ -402,8 +421,7 @@ def _sender(
 def _reader(peer: Peer, topic: str, partitions: int) -> Consumer:
     consumer = Consumer(
         {
-            "bootstrap.servers": peer.bootstrap,
-            "log_level": 0,
+            **client(peer),
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 4 << 20,

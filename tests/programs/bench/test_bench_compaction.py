@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,7 @@ class FakeCluster:
     """Starts and stops; what its cleaning says it has done is a list."""
 
     name = "fake"
+    security: Mapping[str, str] = {}
     bootstrap = ""
     pids: list[int] = []  # noqa: RUF012
 

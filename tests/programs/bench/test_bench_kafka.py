@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -74,6 +74,7 @@ class FakeCluster:
     """Starts and stops, and nothing in between."""
 
     name = "fake"
+    security: Mapping[str, str] = {}
     bootstrap = ""
     pids: Sequence[int] = ()
     folder = Path()

@@ -28,7 +28,8 @@ from strandline.cluster.demo import flights as data
 from strandline.cluster.failure import CommandFailed
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
-from tests.programs.bench.kafka_compare import Running, StrandlineCluster
+from tests.programs.bench.kafka_compare import Running
+from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.exactly_once.compare import Comparison, compare
 from tests.programs.exactly_once.crew import Crew
 from tests.programs.exactly_once.flow import Load, Progress, make_topics, read_target
