@@ -75,6 +75,7 @@ def test_two_nodes_that_are_told_to_stop_together_do_so_whether_the_third_lives(
             for node in two:
                 log = real_cluster.description.nodes[node].log.read_text()
                 assert log.rstrip().endswith(f"node {node} stopped"), log[-1000:]
+            wait(lambda: not set(two) & set(real_cluster.pids))  # none is taken for one that runs
             for node in (1, 2, 3) if dies else two:
                 real_cluster.start(node, wait=False)
             wait(lambda: all(status.problem is None for status in real_cluster.local.status()), 60.0)
