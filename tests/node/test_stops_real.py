@@ -55,6 +55,10 @@ def none_runs(pids: Iterable[int]) -> bool:
     return True
 
 
+def _none_of(cluster: RealCluster, nodes: Iterable[int]) -> bool:
+    return not set(nodes) & set(cluster.pids)
+
+
 @pytest.mark.timeout(180)
 def test_two_nodes_that_are_told_to_stop_together_do_so_whether_the_third_lives(
     real_cluster: RealCluster,
@@ -75,7 +79,7 @@ def test_two_nodes_that_are_told_to_stop_together_do_so_whether_the_third_lives(
             for node in two:
                 log = real_cluster.description.nodes[node].log.read_text()
                 assert log.rstrip().endswith(f"node {node} stopped"), log[-1000:]
-            wait(lambda: not set(two) & set(real_cluster.pids))  # none is taken for one that runs
+            wait(partial(_none_of, real_cluster, two))  # none is taken for one that runs
             for node in (1, 2, 3) if dies else two:
                 real_cluster.start(node, wait=False)
             wait(lambda: all(status.problem is None for status in real_cluster.local.status()), 60.0)
