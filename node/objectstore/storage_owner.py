@@ -19,14 +19,14 @@ from typing import Final, NamedTuple
 from strandline.node.objectstore.object_file import Checked, ObjectFile
 from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore
 from strandline.snapshot.names import PREFIX as SNAPSHOT_PREFIX
-from strandline.snapshot.tail_document import PREFIX as TAIL_PREFIX
 from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX
 
 KEY: Final = "cluster"
 FORMAT: Final = 2
-_PREFIXES: Final = (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX, SNAPSHOT_PREFIX, TAIL_PREFIX)
-"""Below these lies all that a cluster keeps; no object is put there before the storage names its owner."""
+_PREFIXES: Final = (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX, SNAPSHOT_PREFIX)
+"""Below these lies all that a cluster cannot do without; no object is put there before the storage names its
+owner. Tails are not looked for: without what they refer to there is nothing to lose."""
 
 
 class ForeignStorage(Exception):

@@ -115,7 +115,7 @@ def test_something_else_of_that_name_is_refused_and_kept(said: bytes) -> None:
     assert shelf.objects == {KEY: said}
 
 
-@pytest.mark.parametrize("name", ["l0/0001/x", "l1/x", "snapshots/harbour/x", "tails/harbour/x"])
+@pytest.mark.parametrize("name", ["l0/0001/x", "l1/x", "snapshots/harbour/x"])
 def test_storage_with_a_clusters_objects_and_no_owner_belongs_to_no_new_cluster(name: str) -> None:
     """The object that named the owner was deleted, and all folders are lost: this is the last copy."""
     shelf = Shelf(**{name: b"x"})
