@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import os
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, cast
@@ -120,10 +120,8 @@ async def test_an_object_that_is_deleted_while_it_is_sent_comes_whole_and_is_clo
         await settle()
         gc.collect()
         assert held() is None
-        try:  # another thread of this process may have the number by now
+        with suppress(OSError):  # closed; or another thread of this process has the number by now
             assert os.fstat(descriptor).st_ino != inode, "the object is still open"
-        except OSError as closed:
-            assert closed.errno == errno.EBADF
 
 
 @on_both_loops
