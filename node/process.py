@@ -32,14 +32,10 @@ if __name__ == "__main__":
     # its start costs and 15 MB. A program that imports this module may need them.
     sys.modules["hypothesis"] = sys.modules["cryptography"] = None  # type: ignore[assignment]
 
-from kio.index import load_request_schema
-
 from strandline.node.admin.server import AdminListenError, AdminServer
 from strandline.node.broker.broker import Broker, UncleanStop
 from strandline.node.compaction.worker_compactor import WorkerCompactor
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
-from strandline.node.kafka.wire.apis import APIS
-from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaListenError
 from strandline.node.level_one.builder import BuilderConfig
 from strandline.node.level_one.worker_builder import WorkerBuilder
@@ -117,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refused(error)
     keep_freed_memory()
     allow_open_files()
-    gc.disable()  # until _warm_up is over
+    gc.freeze()  # modules stay: collections that looked at them held up the loop for a tenth of a second each
     options_kept_secret = [
         value
         for name, value in config.storage.options.items()
@@ -151,9 +147,6 @@ class _Process:
         config, loop = self._config, asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
-        warming = ThreadPoolExecutor(1, "warm-up")
-        warming.submit(_warm_up)
-        warming.shutdown(wait=False)
         disk = RealDisk()
         threads = DiskThreads(STORE_THREADS, "store")
         store = await self._store(loop, disk, threads)
@@ -305,23 +298,6 @@ def _view_place(config: NodeConfig) -> StorePlace | None:
     """The place at which processes of views find the node's objects; None as in `_level_one_builder`."""
     place = StorePlace(config.storage.url, config.storage.options, f"node-{config.node.id}-views")
     return place if place.is_shared else None
-
-
-def _warm_up() -> None:
-    """Import every message of the Kafka protocol, then let garbage collection begin, without what is there.
-
-    The first request of a kind would hold up the loop for it, and all first requests long enough to upset the
-    replicated log. A thread only takes turns with the loop. The imported modules live as long as
-    the process: full collections that looked at all of them held up the loop for a tenth of a second each.
-    """
-    try:
-        for api in APIS.values():
-            for version in reversed(range(api.first, api.last + 1)):
-                load_request_schema(int(api.key), version)
-                response_types(int(api.key), version)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _write_node_file(config: NodeConfig, broker: Broker) -> None:

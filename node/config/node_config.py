@@ -131,7 +131,7 @@ class InlineSection:
 class CacheSection:
     """Batches kept in memory, in bytes."""
 
-    written_bytes: int = 48 * MIB
+    written_bytes: int = 24 * MIB
     fetched_bytes: int = 32 * MIB
     level_one_bytes: int = 64 * MIB
     """Blocks and indexes of level-one objects that were read."""
@@ -140,9 +140,9 @@ class CacheSection:
 LEAST_CACHE_BYTES: Final = 2 * MIB
 """Bytes that each cache keeps, however short a budget is: the newest records, for consumers at the tail."""
 CACHES: Final = 4
-PROCESS_BYTES: Final = 88 * MIB
+PROCESS_BYTES: Final = 72 * MIB
 """Of a node that has some partitions and no load."""
-WORKER_BYTES: Final = 52 * MIB
+WORKER_BYTES: Final = 48 * MIB
 """Of a level-one worker without a job."""
 
 

@@ -14,6 +14,7 @@ from typing import Final
 _TRIM_THRESHOLD: Final = -1  # glibc's malloc.h: M_TRIM_THRESHOLD
 _MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD
 _MMAP_MAX: Final = -4  # M_MMAP_MAX
+_ARENA_MAX: Final = -8  # M_ARENA_MAX
 
 KEPT_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the top of the heap that the process keeps."""
@@ -35,6 +36,8 @@ def keep_freed_memory(*, large: bool = False) -> bool:
     if mallopt is None:
         return False
     if large:
+        # With a heap for each of its threads, each keeps what its largest buffers took: 30 MB of a worker.
+        mallopt(_ARENA_MAX, 1)
         return bool(mallopt(_TRIM_THRESHOLD, LARGE_KEPT_BYTES) and mallopt(_MMAP_MAX, 0))
     kept = mallopt(_TRIM_THRESHOLD, KEPT_BYTES)
     return bool(kept and mallopt(_MMAP_THRESHOLD, MAPPED_FROM_BYTES))

@@ -115,9 +115,9 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
         ("storage.put_price=0", "storage.put_price: 0 is no price", "a million requests"),
         ("memory.limit=7", "memory.limit: 7 is less than 1KiB", ""),
         (
-            "memory.limit=200MiB",
-            "memory.limit: 209715200 bytes are too few: a node takes 88 MiB, its level-one worker 52 MiB",
-            "set 212MiB or more, or lower level_one.job_bytes",
+            "memory.limit=190MiB",
+            "memory.limit: 199229440 bytes are too few: a node takes 72 MiB, its level-one worker 48 MiB",
+            "set 192MiB or more, or lower level_one.job_bytes",
         ),
         ("compaction.map_bytes=7", "compaction.map_bytes: 7 is less than 1KiB", ""),
         (

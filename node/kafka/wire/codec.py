@@ -16,7 +16,12 @@ from kio.index import load_request_schema
 from kio.serial import entity_reader
 
 from strandline.node.kafka.wire.apis import APIS, Api, ApiKey
-from strandline.node.kafka.wire.request_check import MalformedFrame, checked_body, skip_tagged_fields
+from strandline.node.kafka.wire.request_check import (
+    MalformedFrame,
+    checked_body,
+    prepare_check,
+    skip_tagged_fields,
+)
 from strandline.node.kafka.wire.response_encoder import EncodingError, Part, encode
 
 _FIXED_HEADER: Final = struct.Struct(">hhih")
@@ -47,6 +52,12 @@ class UnsupportedRequest(MalformedFrame):
 def api_of(frame: memoryview) -> Api | None:
     """The table's row for a frame's api key, without looking at the rest; None for keys not spoken."""
     return APIS.get(int.from_bytes(frame[:2], "big", signed=True)) if len(frame) >= 2 else None
+
+
+def prepare(api_key: int, version: int) -> None:
+    """Import and compile what `decode_request` needs for a request that is in the table; any thread may."""
+    request_type, _ = _reader_of(api_key, version)
+    prepare_check(request_type)
 
 
 def decode_request(frame: memoryview, max_elements: int) -> tuple[RequestHeader, Any]:

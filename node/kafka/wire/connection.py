@@ -209,6 +209,9 @@ class Connection(asyncio.BufferedProtocol):
             # What holds memory goes on: its frame was admitted before the mute began.
             if self._mute.on and not slot.overlaps:
                 return
+            if self._server.messages.lacks(slot.frame):
+                self._server.messages.load(slot.frame, self.take)
+                return
             self._waiting.popleft()
             self._start(slot)
 

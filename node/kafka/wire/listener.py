@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from strandline.node.kafka.wire.apis import Feature
 from strandline.node.kafka.wire.handler import Handler
+from strandline.node.kafka.wire.message_loader import MessageLoader
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
 
@@ -20,6 +21,7 @@ class Listener(Protocol):
     """The features that ApiVersions tells, and their epoch, which only grows."""
     loop: asyncio.AbstractEventLoop
     config: ServerConfig
+    messages: MessageLoader
     counters: Counter[str]
     scratch: memoryview
     """Buffer for received bytes that no frame has space for yet."""

@@ -54,6 +54,11 @@ def checked_body(
     return (_without(body, position, cuts), 0) if cuts else (body, position)
 
 
+def prepare_check(request_type: type[Any]) -> None:
+    """Compile the check of a kind of request, for `checked_body` to find."""
+    _walk_of(request_type)
+
+
 def skip_tagged_fields(body: memoryview, position: int) -> int:
     """Position after a section of tagged fields that are all ignored. Raises MalformedFrame or IndexError."""
     count, position = read_varint(body, position)

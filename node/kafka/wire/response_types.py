@@ -6,15 +6,26 @@ names all the fields it knows; those that a version lacks are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from strandline.node.kafka.wire.apis import APIS
+
+AMID: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "MetadataResponse": frozenset({"cluster_authorized_operations"}),
+        "OffsetFetchResponse": frozenset({"error_code"}),
+        "OffsetFetchResponsePartition": frozenset({"committed_leader_epoch"}),
+        "FindCoordinatorResponse": frozenset({"error_message"}),
+    }
+)
+"""Fields of structures that neither the first nor the last spoken version of a response has."""
 
 
 class ResponseTypes:
@@ -71,7 +82,8 @@ def _maker(api_key: int, name: str, entity: type[Any] | None) -> Callable[..., A
 
 @cache
 def _names(api_key: int, name: str) -> frozenset[str]:
-    """The fields of a structure in all spoken versions together."""
+    """The fields of a structure in all spoken versions together; the two outermost are imported for it."""
     api = APIS[api_key]
-    versions = (_classes(api_key, version).get(name) for version in range(api.first, api.last + 1))
-    return frozenset(field.name for entity in versions if entity is not None for field in fields(entity))
+    versions = (_classes(api_key, version).get(name) for version in (api.first, api.last))
+    found = frozenset(field.name for entity in versions if entity is not None for field in fields(entity))
+    return found | AMID.get(name, frozenset())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.node.kafka.wire.apis import FEATURES, Feature
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.handler import Handler
+from strandline.node.kafka.wire.message_loader import MessageLoader
 from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
 from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
@@ -72,6 +73,7 @@ class KafkaServer:
         self.handler = handler
         self.loop = loop
         self.config = config
+        self.messages = MessageLoader(loop)
         self.counters: Counter[str] = Counter()
         """`connections`, `requests`, `logins`, `closed_<reason>` by CloseReason: totals since the start."""
         self.request_bytes = 0
@@ -202,6 +204,7 @@ class KafkaServer:
             deadline = self.loop.call_later(grace_seconds, self._grace_over)
             await self._empty
             deadline.cancel()
+        self.messages.close()
 
     def _grace_over(self) -> None:
         for connection in list(self._connections):
