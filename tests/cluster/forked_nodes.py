@@ -115,8 +115,12 @@ def _become(asked: dict[str, Any]) -> Sequence[str]:
 def main() -> int:
     """Import all, then fork; in a node, run it."""
     from strandline.node import process  # here: the process of the tests asks for nodes, and is none
+    from strandline.node.kafka.wire.apis import APIS
+    from strandline.node.kafka.wire.codec import prepare
 
-    process._warm_up()
+    for api in APIS.values():
+        for version in range(api.first, api.last + 1):
+            prepare(api.key, version)  # a node imports them when a client needs them
     with socket.socket(fileno=int(sys.argv[1])) as calls:
         asked = _serve(calls)
     return 0 if asked is None else process.main(_become(asked))
