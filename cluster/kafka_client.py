@@ -130,25 +130,32 @@ class TopicAdmin:
             if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
         }
 
-    def configure(self, name: str, configs: Mapping[str, str], unset: Sequence[str]) -> None:
-        """Set these for a topic, and these back to the cluster's default; all or none."""
+    def configure(
+        self, name: str, configs: Mapping[str, str], unset: Sequence[str], *, dry_run: bool = False
+    ) -> None:
+        """Set these for a topic, and these back to the cluster's default; all or none.
+
+        `dry_run` only has the broker check them.
+        """
         changes = [ConfigEntry(key, value, incremental_operation=_SET) for key, value in configs.items()]
         changes += [ConfigEntry(key, None, incremental_operation=_DELETE) for key in unset]
         what = f"topic {name} cannot be configured"
         resource = refused(
             self.where, what, lambda: ConfigResource(ResourceType.TOPIC, name, incremental_configs=changes)
         )
-        futures = self._admin.incremental_alter_configs([resource], request_timeout=REQUEST_SECONDS)
+        futures = self._admin.incremental_alter_configs(
+            [resource], request_timeout=REQUEST_SECONDS, validate_only=dry_run
+        )
         self.result(what, futures[resource], topic=name)
 
-    def add_partitions(self, name: str, count: int) -> None:
-        """Have the topic grow to this many partitions."""
+    def add_partitions(self, name: str, count: int, *, dry_run: bool = False) -> None:
+        """Have the topic grow to this many partitions; `dry_run` only has the broker check that."""
         what = f"topic {name} cannot have {count} partitions"
         futures = refused(
             self.where,
             what,
             lambda: self._admin.create_partitions(
-                [NewPartitions(name, count)], request_timeout=REQUEST_SECONDS
+                [NewPartitions(name, count)], request_timeout=REQUEST_SECONDS, validate_only=dry_run
             ),
         )
         self.result(what, futures[name], topic=name)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from strandline.cluster.commands.consume import WHERE, parse_start
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.output import Json, escaped, plural, show, table
+from strandline.cluster.output import Json, escaped, plural, progress, show, table
 from strandline.cluster.target import Bootstrap, Cluster, target
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Node
 
     from strandline.cluster.kafka_client import TopicAdmin
+
+MOVED_SECONDS: Final = 600.0
 
 app = typer.Typer(help="Create, list, describe, alter, trim and delete topics.")
 
@@ -146,37 +148,76 @@ def alter(
     partitions: Annotated[
         int | None, typer.Option(min=1, help="New number of partitions; it can only grow.")
     ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="New number of replicas of each partition.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait until replicas have moved (0: do not wait).", min=0.0)
+    ] = MOVED_SECONDS,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Change a topic's configuration, or add partitions.
+    """Change a topic's configuration, its replication factor, or add partitions.
 
-    New partitions change where keys go: records of one key, older and newer, may be in two partitions.
+    All of it is checked first, and nothing is done if a part is refused. New partitions change where keys go:
+    records of one key, older and newer, may be in two partitions. New replicas go to racks that have none of
+    the partition first; it is safe to repeat, and goes on without this command.
 
     \b
     Examples:
       strandline topic alter orders --config retention.ms=604800000 --unset retention.bytes
       strandline topic alter orders --partitions 12
+      strandline topic alter orders --replication-factor 3
     """
+    from strandline.cluster.replication_factor import factor_change
+
     configs = _configs(config)
     both = configs.keys() & set(unset or ())
     if both:
         raise CommandFailed(f"{min(both)} is both set and unset", "leave one of the options out", MISUSED)
-    if not configs and not unset and partitions is None:
-        raise CommandFailed("there is nothing to change", "give --config, --unset or --partitions", MISUSED)
+    if not configs and not unset and partitions is None and replication_factor is None:
+        cure = "give --config, --unset, --partitions or --replication-factor"
+        raise CommandFailed("there is nothing to change", cure, MISUSED)
     topics = _topics(bootstrap, cluster)
-    topics.describe(name)
-    said = []
-    if configs or unset:
-        topics.configure(name, configs, unset or ())
-        said += [f"{key}={value}" for key, value in configs.items()]
-        said += [f"{key}: default" for key in unset or ()]
-    if partitions is not None:
-        topics.add_partitions(name, partitions)
-        said.append(plural(partitions, "partition"))
-    plain = {"topic": name, "set": configs, "unset": unset or [], "partitions": partitions}
-    show(as_json, plain, f"altered: {name} ({', '.join(said)})")
+    present = len(topics.describe(name).partitions)
+    said, left = [], 0
+    with factor_change(topics.where, name, replication_factor) as change:
+        if configs or unset:
+            topics.configure(name, configs, unset or (), dry_run=True)
+        if partitions is not None:
+            topics.add_partitions(name, partitions, dry_run=True)
+        if change is not None:
+            set_here = topics.configs(name)
+            kept = {key: value for key, value in set_here.items() if value and key not in (unset or ())}
+            change.check({**kept, **configs})
+        if configs or unset:
+            topics.configure(name, configs, unset or ())
+            said += [f"{key}={value}" for key, value in configs.items()]
+            said += [f"{key}: default" for key in unset or ()]
+        if partitions is not None:
+            topics.add_partitions(name, partitions)
+            said.append(plural(partitions, "partition"))
+        if change is not None:
+            change.begin()
+            with progress(as_json) as say:
+                left = change.wait(partitions or present, timeout, say)
+            said.append(f"{plural(replication_factor or 0, 'replica')} of each partition")
+    if left and timeout:
+        raise CommandFailed(
+            f"{left} partitions of topic {name} still move after {timeout:g} s",
+            "it goes on by itself: see `strandline topic describe` and the nodes' logs",
+        )
+    plain = {
+        "topic": name,
+        "set": configs,
+        "unset": unset or [],
+        "partitions": partitions,
+        "replication_factor": replication_factor,
+        "moving": left,
+    }
+    moving = f"; {plural(left, 'partition')} still to move" if left else ""
+    show(as_json, plain, f"altered: {name} ({', '.join(said)}){moving}")
 
 
 @app.command()

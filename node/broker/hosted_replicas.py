@@ -74,9 +74,11 @@ class HostedReplicas:
     def remove(self, group: int) -> None:
         """Forget a partition's replica, or the stored log of one that was never taken up."""
         self._give_up(group, self._host.remove_group)
+        self._leaders.forget(group)
 
     def leave(self, group: int) -> None:
         """Give up a replica whose partition moved away; its promises stay, see `RaftHost.leave_group`."""
+        self._leaders.keep(group)
         self._give_up(group, self._host.leave_group)
 
     def _give_up(self, group: int, give_up: Callable[[int], None]) -> None:
@@ -85,4 +87,3 @@ class HostedReplicas:
         if replica is not None:
             replica.close()
             self._recorders.forget(group)
-        self._leaders.forget(group)

@@ -79,6 +79,15 @@ class LeaderTable:
         """The group is gone."""
         self._reported.pop(group, None)
 
+    def keep(self, group: int) -> None:
+        """This node's replica goes, and the group does not: what the replica knows of its leader is kept.
+
+        Without it clients of this node would have no leader until the leader tells of all its groups again.
+        """
+        leader = self._believed(group)
+        if leader is not None and leader.node != self._host.node_id:
+            self._reported[group] = leader
+
     def leader_of(self, group: int) -> Leader | None:
         """The leader of a partition's group; None while none is known to be ready, or the one that was has
         gone away."""

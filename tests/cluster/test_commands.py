@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -141,6 +142,49 @@ def test_a_topic_is_altered(run: Run) -> None:
         refused = run("topic", "alter", "grows", *wrong)
         assert (refused.status in (1, 2), refused.out, refused.err.count("\n")) == (True, "", 1)
     assert run("topic", "alter", "no-such", "--partitions", "2").status == 1
+    assert run("topic", "alter", "no-such", "--replication-factor", "2").status == 1
+
+
+def replicas(run: Run, topic: str) -> list[list[int]]:
+    return [each["replicas"] for each in as_json(run("topic", "describe", topic, "--json"))["partitions"]]
+
+
+def test_a_topic_gets_more_replicas_and_fewer(run: Run, lines: Callable[[str], str]) -> None:
+    run("topic", "create", "wider", "--partitions", "4", "--replication-factor", "1")
+    assert run("produce", "wider", "--file", lines("a\nb\nc\n"), "--partition", "2").status == 0
+    first = replicas(run, "wider")
+    assert [len(each) for each in first] == [1, 1, 1, 1]
+    altered = run("topic", "alter", "wider", "--replication-factor", "3", "--partitions", "6")
+    assert altered == (0, "altered: wider (6 partitions, 3 replicas of each partition)\n", "")
+    assert [sorted(each) for each in replicas(run, "wider")] == [[1, 2, 3]] * 6
+    assert [each[0] for each in replicas(run, "wider")[:4]] == [each[0] for each in first]
+    told = as_json(run("topic", "alter", "wider", "--replication-factor", "2", "--json"))
+    assert (told["replication_factor"], told["moving"]) == (2, 0)
+    assert [len(each) for each in replicas(run, "wider")] == [2] * 6
+    # 12 replicas on three nodes.
+    assert sorted(Counter(node for each in replicas(run, "wider") for node in each).values()) == [4, 4, 4]
+    assert run("consume", "wider") == (0, "a\nb\nc\n", "")
+
+
+def test_a_replication_factor_that_cannot_be_is_refused_and_nothing_is_done(run: Run) -> None:
+    run("topic", "create", "stays", "--replication-factor", "2", "--config", "min.insync.replicas=2")
+    before = run("topic", "describe", "stays").out
+    for factor, status, cause in (
+        ("4", 1, "cannot have 4 replicas of each partition: 3 nodes are alive; ask for no more"),
+        ("0", 2, "should be greater than or equal to 1"),
+        ("1", 1, "min.insync.replicas is 2"),
+    ):
+        refused = run(
+            "topic", "alter", "stays", "--replication-factor", factor, "--config", "retention.ms=77000"
+        )
+        assert (refused.status, refused.out) == (status, "")
+        assert cause in refused.err
+    assert run("topic", "describe", "stays").out == before
+    both = run("topic", "alter", "stays", "--replication-factor", "3", "--partitions", "1")
+    assert "already has 1 partition(s)" in both.err
+    wrong = run("topic", "alter", "stays", "--replication-factor", "3", "--config", "nonsense=1")
+    assert wrong.status == 1
+    assert run("topic", "describe", "stays").out == before
 
 
 def test_a_topic_is_trimmed(run: Run, lines: Callable[[str], str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.node.controller.leaders import LOST_SECONDS, TELL_ALL_SECONDS, Leader
-from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic
+from strandline.statemachine.controller.controller_commands import CreateTopic, DeleteTopic, MoveReplicas
 from strandline.statemachine.controller.controller_state import Topic
 from tests.controller.brokers import Brokers
 
@@ -157,6 +157,25 @@ def test_what_was_missed_is_made_good_within_seconds() -> None:
             broker.leaders._reported.clear()
         assert not agreed(brokers, topic)
         brokers.wait(lambda: agreed(brokers, topic), TELL_ALL_SECONDS + 1)
+
+
+def test_a_node_whose_replica_moved_away_still_names_the_leader() -> None:
+    with Brokers(4) as brokers:
+        topic = brokers.create_topic(1, "t", 1, 3)
+        brokers.wait(lambda: agreed(brokers, topic))
+        first, *others = topic.partitions[0].replicas
+        gone = others[-1]
+        kept = next(node for node in brokers.nodes if node not in (first, *others))
+        group = topic.partitions[0].group
+        host = brokers.brokers[gone].host
+        # What nodes tell each other every few seconds must not be what makes it good.
+        for broker in brokers.brokers.values():
+            assert broker.leaders._timer is not None
+            broker.leaders._timer.cancel()
+        brokers.submit(1, MoveReplicas(topic.topic_id, 0, [first, others[0], kept]))
+        brokers.wait(lambda: group not in host.groups)
+        brokers.world.run(brokers.world.now + 1)
+        assert [brokers.brokers[gone].leaders.leader_of(group)] == truth(brokers, topic)
 
 
 def test_the_table_forgets_groups_that_are_gone() -> None:
