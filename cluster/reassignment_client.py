@@ -24,7 +24,7 @@ Replicas = tuple[int, ...]
 
 
 class Placement(NamedTuple):
-    """Where replicas are, and may be."""
+    """The replicas of a topic, and the nodes that may have some."""
 
     racks: Mapping[int, str]
     """Live nodes, each with its rack; those that name none are one rack."""
