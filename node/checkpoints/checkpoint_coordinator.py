@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from strandline.node.checkpoints.changes import Changes, contents, controller_contents
 from strandline.node.checkpoints.checkpoint_pruning import CheckpointPruning
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.renewal import RenewalReport, Renewals
@@ -125,6 +126,7 @@ class CheckpointCoordinator:
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
         self.points = RestorePoints(context)
+        self.changes = Changes(context)
         self._retention = CheckpointPruning(context, self.points)
         self._renewals = Renewals(context)
         self._one = asyncio.Lock()
@@ -255,9 +257,11 @@ class CheckpointCoordinator:
         part.error = None if part.index is not None else f"node {leader.node}, its leader: {answer}"
 
     async def _take_controller(self, part: _Part) -> None:
+        before = controller_contents(self._context.controller.machine)
         result = await self._context.controller.submit(ControllerCheckpoint(), timeout=CALL_SECONDS)
         if isinstance(result, int):
             part.index, part.error = result, None
+            self.changes.taken(CONTROLLER_GROUP, result, before)
         else:
             part.error = result.reason if isinstance(result, Unavailable) else str(result)
 
@@ -312,7 +316,11 @@ class CheckpointCoordinator:
                 if replica is None:
                     return "it has no replica of the group"
                 await self._retention.release(replica)
+                before = contents(replica.machine)
                 result = await replica.execute(Checkpoint(lease_ms))
-                return result.log_index if isinstance(result, CheckpointTaken) else str(result)
+                if not isinstance(result, CheckpointTaken):
+                    return str(result)
+                self.changes.taken(group, result.log_index, before)
+                return result.log_index
             case _:
                 raise CallFailed("that is not a group and lease", unknown=False)

@@ -35,6 +35,8 @@ from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
 __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
 
+RENAMED: Final = {"checkpoints.publish_seconds": "checkpoints.interval"}
+"""Names of keys in earlier releases, which are still read."""
 READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
 
 
@@ -167,8 +169,9 @@ class CheckpointsSection:
     """So many without a lease each group keeps, the newest."""
     local_share_bits: int = 6
     """Of a local log one key in 2 to this power is told beside a checkpoint."""
-    publish_seconds: float = 0.0
-    """Time between two restore points; 0: only `strandline checkpoint` takes them."""
+    interval: float = 3600.0
+    """Seconds between two restore points while anything is written; 0: only `strandline checkpoint` takes
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +392,8 @@ class _Given:
 
     def __init__(self) -> None:
         self.values: dict[str, _Value] = {}
+        self.renamed: dict[str, tuple[str, str]] = {}
+        """By key, which name of it the last source gave, if the key was renamed."""
         self.notes: list[str] = []
 
     @property
@@ -401,6 +406,14 @@ class _Given:
         return told or "cluster.secret" in self.values or "cluster.first_user" in self.values
 
     def put(self, source: str, key: str, value: Any) -> None:
+        if key in RENAMED or key in RENAMED.values():
+            name, key = key, RENAMED.get(key, key)
+            before = self.renamed.setdefault(key, (source, name))
+            if before[0] == source and before[1] != name:
+                raise ConfigError(f"{source}: {name} and {before[1]} are one setting: keep {key} alone")
+            self.renamed[key] = (source, name)
+            if name != key:
+                self.notes.append(f"{source}: {name} is now called {key}: use the new name")
         if key.startswith("storage.options."):
             options = self.values.get("storage.options", _Value(source, {})).value
             name = key.removeprefix("storage.options.")
@@ -457,7 +470,7 @@ def _namesakes(key: str) -> list[str]:
 def _take_variable(given: _Given, variable: str, text: str) -> None:
     if config_variables.is_of_a_service(variable, text):
         return
-    key = config_variables.key_of(variable, READERS)
+    key = config_variables.key_of(variable, [*READERS, *RENAMED])
     if key is not None:
         given.put(variable, key, parsed(text))
         return

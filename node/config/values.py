@@ -317,7 +317,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "memory.limit": _some_bytes,
     "checkpoints.keep": whole(1, 1_000),
     "checkpoints.local_share_bits": whole(0, 64),
-    "checkpoints.publish_seconds": duration,
+    "checkpoints.interval": duration,
     "publish.seconds": duration,
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,

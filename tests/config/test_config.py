@@ -413,3 +413,18 @@ def test_a_rack_is_a_name_without_spaces(tmp_path: Path) -> None:
     for wrong in ('"a b"', '"' + "x" * 256 + '"', "true"):
         with pytest.raises(ConfigError, match=r"node\.rack: .* write"):
             loaded(tmp_path, overrides=(f"node.rack={wrong}",))
+
+
+def test_the_interval_of_checkpoints_is_still_read_by_its_earlier_name(tmp_path: Path) -> None:
+    assert loaded(tmp_path).checkpoints.interval == 3600
+    old = loaded(tmp_path, GOOD + "[checkpoints]\npublish_seconds = 20\n")
+    assert old.checkpoints.interval == 20
+    assert [note for note in old.notes if "checkpoints.publish_seconds is now called" in note]
+    by_variable = loaded(tmp_path, STRANDLINE_CHECKPOINTS_PUBLISH_SECONDS="30")
+    assert by_variable.checkpoints.interval == 30
+    newer = loaded(tmp_path, GOOD + "[checkpoints]\npublish_seconds = 20\n", ("checkpoints.interval=0",))
+    assert newer.checkpoints.interval == 0
+    for names in (("interval", "publish_seconds"), ("publish_seconds", "interval")):
+        lines = "".join(f"{name} = 5\n" for name in names)
+        told = problem(tmp_path, f"{GOOD}[checkpoints]\n{lines}")
+        assert "are one setting: keep checkpoints.interval alone" in told
