@@ -63,7 +63,7 @@ class Changes:
         self._at[group] = (index, before)
 
     def forget_controller(self) -> None:
-        """Count the controller's group as changed: this node does not lead it, and its counters begin anew
+        """Count the controller's group as changed: this node does not lead it, and its counters begin again
         with a snapshot."""
         self._at.pop(CONTROLLER_GROUP, None)
 

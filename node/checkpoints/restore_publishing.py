@@ -68,7 +68,7 @@ class RestorePublishing(PeriodicPart):
 
     @property
     def lease_ms(self) -> int:
-        """How long what a point names is kept."""
+        """Length of the leases of what a point names."""
         spare = min(SPARE_INTERVALS * self.interval, SPARE_SECONDS)
         return round((self.interval + spare + TAKE_SECONDS) * 1000)
 

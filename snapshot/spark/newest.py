@@ -324,12 +324,12 @@ def wanted_places(state: ControllerState, options: ReadOptions) -> Iterator[Plac
 
 
 def which(options: ReadOptions) -> str:
-    """What is read, for messages."""
+    """The states that are read, for messages."""
     return "what is published" if options.checkpoint is None else f"checkpoint {options.checkpoint}"
 
 
 def cure(options: ReadOptions) -> str:
-    """What to do when something is not published in it."""
+    """Advice where something is not published in them."""
     return f"wait: {PUBLISHES}" if options.checkpoint is None else "name a later checkpoint"
 
 

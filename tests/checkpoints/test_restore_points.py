@@ -29,6 +29,7 @@ from strandline.snapshot.restore_point import (
     point_name,
     points_prefix,
 )
+from strandline.statemachine.controller.acl import Acl, Operation, PatternType, Permission, ResourceType
 from strandline.statemachine.controller.controller_commands import AlterAcls, CreateInternalTopic, DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
@@ -37,9 +38,12 @@ from tests.checkpoints.harness import CLUSTER, at_once, world
 from tests.level_zero.samples import run
 from tests.simulation.world import World
 from tests.statemachine.controller_harness import topic_id
-from tests.statemachine.test_acls import ALICE
 
 __all__ = ["at_once"]
+
+RULE = Acl(
+    ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW
+)
 
 
 def stored(cluster: Cluster) -> dict[int, RestorePoint]:
@@ -451,7 +455,7 @@ def test_a_point_is_taken_only_when_there_is_something_new(change: str) -> None:
         changes: dict[str, Callable[[], object]] = {
             "record": lambda: write(cluster, 5),
             "topic": lambda: cluster.create(3, "new", 1),
-            "rules": lambda: cluster.control(AlterAcls((ALICE,), ())),
+            "rules": lambda: cluster.control(AlterAcls((RULE,), ())),
             # What is written before a checkpoint of one topic is in no point.
             "other checkpoint": partial(write_and_take, made, cluster),
             "nothing": lambda: None,

@@ -15,6 +15,8 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import pack_entry
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import GroupState, RestorePoint, point_name
+from strandline.snapshot.spark import views
+from strandline.snapshot.spark.fetch import ObjectGone
 from strandline.snapshot.spark.newest import NewestCheckpoints
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.tails import Tails
@@ -327,6 +329,17 @@ def test_a_read_waits_for_a_new_partition_only_where_its_state_can_come(
     with pytest.raises(SourceError, match=r"nothing of partition new-0 in .*: (wait: nodes|name a later)"):
         partition_views(bucket, parse(options))
     assert waits == ([1.0, 2.0, 4.0] if published == "never" else [])
+    if published == "by number":
+        looks: list[int] = []
+
+        def gone(*_: object) -> None:
+            looks.append(1)
+            raise ObjectGone("its lease has ended")
+
+        monkeypatch.setattr(views, "_found", gone)
+        with pytest.raises(SourceError, match="its lease has ended"):
+            partition_views(bucket, parse(options))
+        assert (looks, waits) == ([1], []), "nothing newer comes of a point"
 
 
 def _index(tails: Tails) -> int:
