@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.memory_budget import budget_of
 from strandline.node.broker.request_costs import batcher_of
-from strandline.node.broker.settings import host_settings
+from strandline.node.broker.settings import host_settings, server_config
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import CheckpointPublisher
@@ -61,7 +61,7 @@ from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
@@ -285,8 +285,9 @@ class NodeParts:
         )
         handler = BrokerHandler(self)
         self.kafka = KafkaServer(
-            handler, loop=loop, config=ServerConfig(), on_problem=self._note, features=handler.features
-        )
+            handler, loop=loop, config=server_config(config), on_problem=self._note,
+            features=handler.features, quotas=lambda: self.controller.machine.client_quotas,
+        )  # fmt: skip
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
         self.tails = TailPublishing(
@@ -299,8 +300,7 @@ class NodeParts:
     def _note(self, problem: ConnectionProblem) -> None:
         left_out = self._problem_lines.take(self.loop.time())
         if left_out is not None:
-            lost = f" ({left_out} such lines were left out)" if left_out else ""
-            log.info("%s%s", problem, lost)
+            log.info("%s%s", problem, f" ({left_out} such lines were left out)" if left_out else "")
 
     def wall_ms(self) -> int:
         """The time, in ms since 1970; see ClusterClock."""

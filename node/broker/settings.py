@@ -1,10 +1,12 @@
-"""A node's configuration in the words of its parts: the host of the logs, and the registration."""
+"""A node's configuration in the words of its parts: the host of the logs, the listeners, the registration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from strandline.node.config.node_config import NodeConfig
+from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.config import WalConfig
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
@@ -23,6 +25,11 @@ def host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSetti
         wal=wal,
         tls=config.mesh.tls,
     )
+
+
+def server_config(config: NodeConfig) -> ServerConfig:
+    """Bounds of the Kafka listeners: those of connections have the same names in both."""
+    return ServerConfig(**asdict(config.quotas))
 
 
 def registration_of(

@@ -27,7 +27,7 @@ from strandline.node.config.listeners import (
 )
 from strandline.node.config.money import MonthlyBudget
 from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection, mistake
-from strandline.node.config.quotas import QuotasSection
+from strandline.node.config.quotas import CONNECTION_READERS, QuotasSection
 from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.money_budget import LONGEST_PUT_SECONDS, MONTH_SECONDS
@@ -37,7 +37,7 @@ __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddr
 
 RENAMED: Final = {"checkpoints.publish_seconds": "checkpoints.interval"}
 """Names of keys in earlier releases, which are still read."""
-READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
+READERS: Final = VALUE_READERS | PORT_READERS | CONNECTION_READERS | {"cluster.first_user": first_user}
 
 
 class ConfigError(ValueError):

@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 3
+FEATURE_LEVEL = 4
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -338,13 +338,14 @@ class AlterAcls:
 class AlterClientQuotas:
     """Change an entity's client quotas, all or none (KIP-546). Result: how many the entity has then.
 
-    None for a user or client id that the entity does not name, "" for Kafka's default; None for a quota that
-    goes.
+    None for a user, client id or IP address that the entity does not name, "" for Kafka's default; None for a
+    quota that goes. Without an address the entry ends before it, as in earlier releases.
     """
 
     user: str | None
     client_id: str | None
     changes: Sequence[tuple[str, float | None]]
+    ip: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -803,7 +804,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.ALTER_ACLS: (AlterAcls, (_acls, _acls)),
     ControllerOpcode.ALTER_CLIENT_QUOTAS: (
         AlterClientQuotas,
-        (_optional_text, _optional_text, _quota_changes),
+        (_optional_text, _optional_text, _quota_changes, _optional_text),
     ),
     ControllerOpcode.APPLY_VIEWS: (
         ApplyViews,
@@ -831,6 +832,7 @@ _KINDS: dict[type[Command], ControllerOpcode] = {command: kind for kind, (comman
 _LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
     ControllerOpcode.BOOTSTRAP: (1,),
     ControllerOpcode.REGISTER_NODE: ((), ""),
+    ControllerOpcode.ALTER_CLIENT_QUOTAS: (None,),
 }
 """Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
 last fields that have these, so those releases can read it."""

@@ -11,7 +11,12 @@ from strandline.statemachine.controller import view_state
 from strandline.statemachine.controller.acl import Acl
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.client_quota import QuotaEntity
-from strandline.statemachine.controller.controller_formats import BEFORE_RACKS, format_at, of_this_format
+from strandline.statemachine.controller.controller_formats import (
+    BEFORE_ADDRESSES,
+    BEFORE_RACKS,
+    format_at,
+    of_this_format,
+)
 from strandline.statemachine.controller.controller_state import (
     ControllerState,
     ListenerAddress,
@@ -70,9 +75,13 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
         "draining": sorted(state.draining),
     }
     written = format_at(state.feature_level)
+    # Below its level the log holds no command that would fill what is left out.
     if written <= BEFORE_RACKS:
-        # Below its level the log holds no command that would fill it.
         del rows["draining"]
+    if written <= BEFORE_ADDRESSES:
+        rows["client_quotas"] = [
+            [user, client_id, values] for user, client_id, _, values in rows["client_quotas"]
+        ]
     packed: bytes = msgpack.packb({"format": written, **values, **rows})
     return packed
 
@@ -104,7 +113,7 @@ def load(data: bytes) -> ControllerState:
         state.acls = AclSet(Acl(*row) for row in fields["acls"])
         state.view_programs = view_state.programs_from(fields["view_programs"])
         state.client_quotas = QuotaSet(
-            (QuotaEntity(user, client_id), values) for user, client_id, values in fields["client_quotas"]
+            (QuotaEntity(*names), values) for *names, values in fields["client_quotas"]
         )
         state.draining = set(fields["draining"])
         if state.places and max(state.places) >= state.next_group:

@@ -14,6 +14,7 @@ from typing import Final
 
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AlterClientQuotas,
     Command,
     RegisterNode,
     RemoveNode,
@@ -28,10 +29,13 @@ PLACEMENT: Final = 2
 """Racks, nodes that are drained, what a stopped view still may do."""
 REMOVAL: Final = 3
 """Nodes that are removed."""
+ADDRESSES: Final = 4
+"""Quotas of IP addresses."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
     REMOVAL: "`node remove`",
+    ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -43,6 +47,8 @@ def needed(command: Command) -> int:
             return PLACEMENT
         case RemoveNode():
             return REMOVAL
+        case AlterClientQuotas(ip=ip):
+            return 1 if ip is None else ADDRESSES
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):

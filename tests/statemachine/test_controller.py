@@ -602,8 +602,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 12, "it has format 12, this release reads up to 11: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 11"),
+        ("format", 13, "it has format 13, this release reads up to 12: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 12"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),

@@ -9,6 +9,7 @@ from strandline.statemachine.controller import feature_levels
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AlterClientQuotas,
     Bootstrap,
     Command,
     CutOverViews,
@@ -28,6 +29,7 @@ LATER: list[Command] = [
     RemoveNode(1),
     registration(1, rack="east"),
     StopViews("p", 3, 0, "an operator stopped it"),
+    AlterClientQuotas(None, None, [("connection_creation_rate", 5.0)], "10.0.0.1"),
 ]
 
 

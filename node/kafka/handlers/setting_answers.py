@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from strandline.node.config.node_config import GroupsSection, NodeConfig
+from strandline.node.config.quotas import MAX_INT
 from strandline.node.coordinator.table import REPLICAS
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import SETTINGS
@@ -93,6 +94,8 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
         for name, one in zip(names, listeners, strict=True)
     )
     protocols = ",".join(f"{name}:{one.protocol}" for name, one in zip(names, listeners, strict=True))
+    quotas = config.quotas
+    overrides = ",".join(f"{host}:{most}" for host, most in quotas.max_connections_per_ip_overrides.items())
     own = {
         "advertised.listeners": ("LIST", told),
         "auto.create.topics.enable": ("BOOLEAN", Setting.text(topics.auto_create)),
@@ -101,6 +104,10 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
         "delete.topic.enable": ("BOOLEAN", "true"),
         "listeners": ("LIST", bound),
         "log.dirs": ("LIST", config.node.data),
+        "max.connection.creation.rate": ("INT", _bound(quotas.max_connection_creation_rate)),
+        "max.connections": ("INT", str(quotas.max_connections)),
+        "max.connections.per.ip": ("INT", _bound(quotas.max_connections_per_ip)),
+        "max.connections.per.ip.overrides": ("STRING", overrides),
         "node.id": ("INT", str(config.node.id)),
         "num.partitions": ("INT", str(topics.partitions)),
     }
@@ -110,6 +117,11 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
     settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
     defaults = [one for one in DEFAULTS.values() if not one.name.startswith(_OF_TOPICS_ONLY)]
     return sorted((*settings, *defaults))
+
+
+def _bound(value: int) -> str:
+    """A bound as Kafka writes it: none is its largest number."""
+    return str(value or MAX_INT)
 
 
 class SettingLimits(NamedTuple):

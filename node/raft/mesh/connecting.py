@@ -19,7 +19,7 @@ from strandline.node.raft.mesh.peers import Peer
 from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener, not_listening
+from strandline.node.tls.listener import OpenGate, TlsListener, not_listening
 
 
 class MeshListenError(Exception):
@@ -75,7 +75,7 @@ class Connector:
         server = self._server = TlsListener(
             self,
             tls,
-            self.accept,
+            OpenGate(self.accept),
             loop=self._loop,
             places=self._config.max_strangers,
             handshake_seconds=self._config.handshake_seconds,
