@@ -106,6 +106,8 @@ class ViewProcess:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._told: bytes | None = None
+        self._at_once = asyncio.Event()
+        """The next process begins without a pause."""
         self._running = loop.create_task(self._run())
 
     @property
@@ -118,6 +120,15 @@ class ViewProcess:
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
+
+    def go_live(self, name: VersionName) -> None:
+        """Run the version as the live one from here on.
+
+        The process that has cut over goes on. One that did not know of the cutover ends, and another begins
+        at once.
+        """
+        self.name = name
+        self._at_once.set()
 
     def go_by(self, way: Way) -> None:
         """End the process, to begin again by another way."""
@@ -175,7 +186,10 @@ class ViewProcess:
                     log.warning("the process of %s ended with code %d", self._shown(), code)
                     self._failed(str(self.status.get("failure") or f"it ended with code {code}"))
             pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._at_once.wait()
+            self._at_once.clear()
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     def _failed(self, reason: str) -> None:

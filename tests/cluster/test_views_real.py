@@ -36,6 +36,9 @@ CITIES: Final = """
 CREATE VIEW cities AS
   SELECT city, count(*) AS n, sum(amount) AS amount FROM sales JOIN shops USING (shop) GROUP BY city;
 """
+LARGE: Final = """
+CREATE VIEW large AS SELECT id, shop, amount FROM sales WHERE amount > 500;
+"""
 QUIET: Final = {"log_level": 0, "log.connection.close": False}
 SHOPS: Final = {f"s{number}": f"city{number % 3}" for number in range(8)}
 Sale = dict[str, Any]
@@ -267,6 +270,16 @@ def test_a_view_is_right_through_all_changes_and_the_death_of_its_node_and_anoth
     assert "__view." not in listed
     told = command("view", "show", "shops")
     assert told.out.strip() == (TABLES + TOTALS + CITIES).strip()
+
+    # The process that fills a version goes on as the live one: its cutover begins no process.
+    assert apply(TABLES + TOTALS + CITIES + LARGE).status == 0
+    filling = process_of(cluster, live=False)
+    live(cluster, 3)
+    writer.change(50)
+    totals.comes_to(writer.totals())
+    cities.comes_to(writer.cities())
+    [one] = [one for versions in running(cluster).values() for one in versions]
+    assert (one["live"], one["process"], one["starts"]) == (True, filling, 1)
     totals.close()
     cities.close()
-    assert command("view", "drop", "shops") == (0, "program shops: dropped, with 2 topics\n", "")
+    assert command("view", "drop", "shops") == (0, "program shops: dropped, with 3 topics\n", "")

@@ -172,6 +172,11 @@ class Cluster:
         program = self.machine.view_programs.get(PROGRAM)
         wanted = set(view_host.versions(program)) if program else set[VersionName]()
         running = {process.name for process in self.processes if process.alive and process.hosted}
+        for name, after in view_host.gone_live(running, wanted).items():
+            for process in self.processes:
+                if process.hosted and process.name == name:
+                    process.name = after
+        running = {process.name for process in self.processes if process.alive and process.hosted}
         for process in [*self.processes]:
             if process.hosted and process.name not in wanted:
                 process.kill()
@@ -184,6 +189,7 @@ class Cluster:
         [version] = [one for one in self.program.versions() if one.attempt == name.attempt]
         process = Process(self, name, next(self._numbers), self._known(), version.inputs)
         self.processes.append(process)
+        self.outcomes["processes"] += 1
         self.record(f"{process!r} begins")
         return process
 

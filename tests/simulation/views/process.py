@@ -250,6 +250,9 @@ class SimConsumer:
 
         return self._owner.ask("watermarks", effect)
 
+    def close(self) -> None:
+        self._next = {}
+
     def assign(self, places: list[TopicPartition]) -> None:
         self._next = {(one.topic, one.partition): one.offset for one in places}
 

@@ -47,7 +47,7 @@ _step = VersionTask._step
 def _aloud(self: VersionTask, bounds: Mapping[Place, int] | None = None) -> Any:
     """Replays with the sinks speaking, and writes what they say."""
     if self.status["phase"] == "replaying":
-        self.follow(all_sinks=True)
+        self.sinks.follow(all_sinks=True)
         count, said = _step(self, bounds)
         self.commit(said)
         return count, said
@@ -349,6 +349,11 @@ HOLES: Final = (
         "stop-lets-all-pass",
         "S23: a cutover that was decided before the live version was stopped passes",
         lambda: (patch.object(view_programs, "_cut_over", _any_decision),),
+    ),
+    Sabotage(
+        "takes-over-what-went-on",
+        "S24: a process goes live in the state of its cutover, whatever another has committed since",
+        lambda: (patch.object(VersionTask, "_went_on", lambda _: False),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)
