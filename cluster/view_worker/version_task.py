@@ -10,6 +10,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from confluent_kafka import Consumer
+
 from strandline.cluster.view_worker import clients, limits, outputs
 from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
@@ -89,7 +91,7 @@ class VersionTask:
             raise CannotRun("this release makes other operators of the program's text: apply it again")
         self._steps = Steps(self._circuit, plan.operators())
         self._way = way
-        self._join()
+        self._consumer = self._join()
         self._objects = StateObjects(around.store(place), program.created, attempt, worker)
         self._needed: list[frozenset[str]] = []
         self._looked_for_leftovers = False
@@ -98,36 +100,36 @@ class VersionTask:
 
     # Where it begins.
 
-    def _join(self) -> None:
+    def _join(self) -> Consumer:
         """Be the version's group and producer: the process before is shut out, and the controller knows."""
         program, topics = self.link.known.program, self.link.known.topics
         self._group = group_name(program.name, program.created, None if self.live else self.attempt)
-        self._consumer = self.around.consumer(clients.consumer_settings(self._way, self._group))
+        consumer = self.around.consumer(clients.consumer_settings(self._way, self._group))
         written = [topics[one] for one in self._topics.values() if one in topics]
         settings = clients.producer_settings(self._way, self._group, limits.batch_bytes(written))
-        self._outputs = Outputs(self.around.producer(settings), self._consumer, self.around)
+        self._outputs = Outputs(self.around.producer(settings), consumer, self.around)
         self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
+        return consumer
 
     def go_live(self) -> None:
         """Go on after this version's cutover as the live one, from its cut, with what is in memory.
 
         Raises Replaced where another process has gone on from there already.
         """
-        filling, before = self._group, self._consumer
+        filling = self._group
         self.live, self.kept = True, frozenset()
         self.version = self.present_version()
-        self._join()
-        if self._went_on():
+        consumer = self._join()
+        if self._went_on(consumer):
             raise Replaced
+        consumer.close()  # the one of the filling reads on: what it has read ahead is not read again
         self._hold(self._state_cut)
         release(self.link, self.version.inputs, filling)
-        self.inputs = Inputs(self._consumer, self.inputs.position)
-        before.close()
         self._looked_for_leftovers = False
 
-    def _went_on(self) -> bool:
+    def _went_on(self, consumer: Consumer) -> bool:
         """Whether another process of this version has been live; it is shut out, so it goes no further."""
-        found = outputs.committed(self._consumer, self.inputs.position)
+        found = outputs.committed(consumer, self.inputs.position)
         return found is not None and found.attempt == self.attempt
 
     def _begin(self, created: int) -> None:

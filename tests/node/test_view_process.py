@@ -127,6 +127,28 @@ def test_a_process_that_is_to_come_another_way_begins_again_and_has_not_failed(
     asyncio.run(test())
 
 
+def test_a_host_lets_the_process_that_has_cut_over_go_on_as_the_live_one() -> None:
+    filling, live, before = (VersionName("p", 5, *version) for version in ((9, False), (9, True), (7, True)))
+    machine = SimpleNamespace(view_programs={"p": None})
+    host = ViewHost(cast(Any, SimpleNamespace(controller=SimpleNamespace(machine=machine))), None)
+    told: list[VersionName] = []
+    process = SimpleNamespace(way={}, tell=lambda: None, go_live=told.append)
+    host._processes[filling] = cast(Any, process)
+    with (
+        patch.object(view_host, "versions", lambda _: [live]),
+        patch.object(host, "_leads", lambda _: True),
+        patch.object(host, "_there", lambda: True),
+        patch.object(host, "_ways", lambda: ([], "")),
+    ):
+        host._look()
+        host._look()
+    assert host._processes == {live: process}
+    assert told == [live]
+    # The live version's process before it ends, and one that is live already keeps its place.
+    assert view_host.gone_live({filling, before}, {live}) == {filling: live}
+    assert view_host.gone_live({filling, live}, {live}) == {}
+
+
 def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -> None:
     first, second = {"bootstrap.servers": "127.0.0.1:1"}, {"bootstrap.servers": "127.0.0.1:2"}
     ways: list[Way] = [first, second]

@@ -353,7 +353,7 @@ HOLES: Final = (
     Sabotage(
         "takes-over-what-went-on",
         "S24: a process goes live in the state of its cutover, whatever another has committed since",
-        lambda: (patch.object(VersionTask, "_went_on", lambda _: False),),
+        lambda: (patch.object(VersionTask, "_went_on", lambda *_: False),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)
