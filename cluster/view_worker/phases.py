@@ -165,8 +165,7 @@ def _cut_over(task: VersionTask) -> bool:
         except NodeRefuses as refused:
             if refused.late:
                 return False
-        live = task.link.known.program.live
-        if live is not None and live.attempt == task.attempt:
+        if task.has_cut_over():
             return True
         task.around.sleep(LOOK_SECONDS)
         task.present_version()

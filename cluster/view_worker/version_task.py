@@ -200,6 +200,11 @@ class VersionTask:
             raise Replaced
         return version
 
+    def has_cut_over(self) -> bool:
+        """Whether the version is live with this process's state, and not with another's that filled it."""
+        live = self.link.known.program.live
+        return live is not None and live.attempt == self.attempt and live.checkpoint == self.state
+
     def check(self) -> None:
         """Raise Replaced, or CannotRun for inputs that are not what they were; tell the node how it goes."""
         self.present_version()

@@ -105,6 +105,11 @@ def _says_no_more(self: VersionTask, bounds: Mapping[Place, int] | None = None) 
     return _step(self, bounds)[0] if bounds is not None else _go_on(self, bounds)
 
 
+def _attempt_is_live(self: VersionTask) -> bool:
+    live = self.link.known.program.live
+    return live is not None and live.attempt == self.attempt
+
+
 _cancel = view_programs._cancel
 
 
@@ -259,6 +264,11 @@ HOLES: Final = (
         "unknown-is-refused",
         "S6: a command whose outcome is unknown counts as refused",
         lambda: (patch.object(view_process, "answer_of", _unknown_is_refused),),
+    ),
+    Sabotage(
+        "takes-anothers-cutover",
+        "S6: a process goes live by the cutover of another process that filled the same version",
+        lambda: (patch.object(VersionTask, "has_cut_over", _attempt_is_live),),
     ),
     Sabotage(
         "state-forgets-a-value",
