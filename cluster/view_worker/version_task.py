@@ -293,7 +293,7 @@ class VersionTask:
         self.status["state"] = self.state
 
     def _leftovers(self) -> frozenset[str]:
-        """What earlier processes and ended attempts have left, once.
+        """Names objects that earlier processes and ended attempts have left; none when asked again.
 
         What later processes write is not among it where a commit succeeds after the look.
         """
