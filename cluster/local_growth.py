@@ -9,7 +9,7 @@ from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local_files import Description, LocalNode
 from strandline.cluster.ports import Ports
 
-NEEDED_LEVEL = 4
+NEEDED_LEVEL = 5
 """The feature level from which nodes join (statemachine/controller/feature_levels.py)."""
 
 

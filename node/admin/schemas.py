@@ -107,6 +107,10 @@ NODE: Final = record(
     ),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
+    controller_role=value(
+        "string",
+        'In the group of the controller: "voter", "learner" (it follows without a vote), or "none" yet.',
+    ),
     replicas=value("integer", "Partitions it has a replica of."),
     leads=value("integer", "Partitions it leads, as known to the answering node."),
 )
@@ -129,6 +133,7 @@ NODES: Final = record(
         "Processes that are refused because their data folder is not the node's.",
     ),
     replacement=REPLACEMENT,
+    free_id=value("integer", "The lowest id above those that nodes have, or had."),
 )
 REPLACE_REQUEST: Final = {
     "type": "object",

@@ -22,6 +22,7 @@ from strandline.node.checkpoints.renewal import RenewalReport, Renewals
 from strandline.node.checkpoints.restore_points import Holding, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.members import member_ids
 from strandline.node.objectstore.store import StoreError
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
@@ -161,7 +162,7 @@ class CheckpointCoordinator:
             await self._hold(point)
         elif topics is None:
             point.problem = "the controller did not say in time which topics there are"
-        peers = tuple(peer.id for peer in self._context.config.cluster.nodes)
+        peers = tuple(member_ids(self._context.config.cluster.nodes, self._context.controller.machine))
         controller = _Part(CONTROLLER_GROUP, None, None, peers)
         parts = [*partitions, controller]
         # What cannot be had in one phase must not take the time of the next.

@@ -31,11 +31,19 @@ class PeerAddress(NamedTuple):
     port: int
 
 
+class SeedAddress(NamedTuple):
+    """An address where the mesh of some node of the cluster listens; written `127.0.0.1:7101`."""
+
+    host: str
+    port: int
+
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
 _BYTES = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
 _PEER = re.compile(r"(\d+)@(.+):(\d+)")
+_SEED = re.compile(r"([^@]+):(\d+)")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,63}")
 _SHORTEST_SECRET: Final = 16
 _LEAST_LETTERS: Final = 6
@@ -175,6 +183,21 @@ def _peers(value: Any) -> tuple[PeerAddress, ...]:
     return tuple(sorted(peers))
 
 
+def _seeds(value: Any) -> tuple[SeedAddress, ...]:
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list) or not texts:
+        raise ValueError(f'{value!r} is not a list of addresses: write like ["127.0.0.1:7101"]')
+    seeds = []
+    for text in texts:
+        match = _SEED.fullmatch(text.strip()) if isinstance(text, str) else None
+        if match is None or is_wildcard(match[1]):
+            raise ValueError(
+                f'{text!r} is not the address of a node\'s mesh: write host:port, like "127.0.0.1:7101"'
+            )
+        seeds.append(SeedAddress(match[1].strip("[]"), whole(1, 65535)(int(match[2]))))
+    return tuple(seeds)
+
+
 def choice(*choices: str) -> Callable[[Any], str]:
     """A reader for one of these words, in upper or lower case."""
 
@@ -280,6 +303,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "cluster.id": _name,
     "cluster.secret": _secret,
     "cluster.nodes": _peers,
+    "cluster.seeds": _seeds,
     "cluster.epoch_seconds": _positive_seconds,
     "cluster.replace_lost_disks": flag,
     "kafka.host": some_text,

@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 4
+FEATURE_LEVEL = 5
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -67,6 +67,7 @@ class ControllerOpcode(IntEnum):
     ALTER_CLIENT_QUOTAS = 34
     SET_DRAINING = 35
     REMOVE_NODE = 36
+    ADD_NODE = 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,30 @@ class RegisterNode:
     node: int
     boot_id: int
     replaces: int
+    kafka_host: str
+    kafka_port: int
+    mesh_host: str
+    mesh_port: int
+    admin_port: int
+    min_feature_level: int
+    max_feature_level: int
+    time: int
+    folder: int
+    listeners: Sequence[tuple[str, str, int]] = ()
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddNode:
+    """Make a machine a node of the cluster that was none before. Result: how many nodes there are.
+
+    The node counts as dead until it registers, which takes a connection to the others: they learn its address
+    from this. The fields are those of its `RegisterNode`. Refused for an id that has, or had, another data
+    folder. Repeating it is safe.
+    """
+
+    node: int
+    boot_id: int
     kafka_host: str
     kafka_port: int
     mesh_host: str
@@ -544,6 +569,7 @@ Command = (
     | AlterClientQuotas
     | SetDraining
     | RemoveNode
+    | AddNode
     | ViewCommand
 )
 
@@ -781,6 +807,24 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
             _rack,
         ),
     ),
+    ControllerOpcode.ADD_NODE: (
+        AddNode,
+        (
+            _node,
+            _positive,
+            _label,
+            _port,
+            _label,
+            _port,
+            _port,
+            _positive,
+            _positive,
+            _count,
+            _positive,
+            _listeners,
+            _rack,
+        ),
+    ),
     ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
     ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node,)),
@@ -869,7 +913,7 @@ def decode(entry: bytes) -> Command:
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:
         raise Corruption(f"not a command of the controller: {error}") from error
-    if isinstance(command, RegisterNode) and command.min_feature_level > command.max_feature_level:
+    if isinstance(command, RegisterNode | AddNode) and command.min_feature_level > command.max_feature_level:
         raise Corruption(f"node {command.node} understands no feature level")
     return command
 

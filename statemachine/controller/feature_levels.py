@@ -14,6 +14,7 @@ from typing import Final
 
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AddNode,
     AlterClientQuotas,
     Command,
     RegisterNode,
@@ -31,11 +32,14 @@ REMOVAL: Final = 3
 """Nodes that are removed."""
 ADDRESSES: Final = 4
 """Quotas of IP addresses."""
+GROWTH: Final = 5
+"""Nodes that are added, and voters of the controller's group that the controller chooses."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
     REMOVAL: "`node remove`",
     ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
+    GROWTH: "nodes that join by `cluster.seeds`",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -49,6 +53,8 @@ def needed(command: Command) -> int:
             return REMOVAL
         case AlterClientQuotas(ip=ip):
             return 1 if ip is None else ADDRESSES
+        case AddNode():
+            return GROWTH
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):

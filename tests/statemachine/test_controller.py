@@ -12,6 +12,7 @@ from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
     NO_TOPIC_ID,
+    AddNode,
     AdvanceClusterEpoch,
     AllocateProducerIds,
     AlterAcls,
@@ -451,6 +452,8 @@ COMMANDS: list[Command] = [
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
     ReplaceNode(3, 2**62),
     RemoveNode(3),
+    AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504),
+    AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504, (("internal", "h", 1),), "east"),
     ReplicasLeft(3, 0, (0,)),
     ReplicasLeft(3, 7, (0, 1, 2)),
     ReplicasJoined(3, 7, ()),
