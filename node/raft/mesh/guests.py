@@ -48,11 +48,12 @@ class Guests:
     def come(self, link: Link) -> None:
         """Welcome a guest that has proved the secret, if there is room."""
         link.hand_to(self)
-        if self.answering is None or len(self._here) >= MOST_GUESTS:
-            link.close()
-            return
-        self._here[link] = self._loop.call_later(GUEST_SECONDS, link.close)
+        has_room = self.answering is not None and len(self._here) < MOST_GUESTS
+        if has_room:
+            self._here[link] = self._loop.call_later(GUEST_SECONDS, link.close)
         link.admit()
+        if not has_room:
+            link.close()
 
     # What links tell, from the proof on.
 
