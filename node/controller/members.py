@@ -44,11 +44,15 @@ class Members:
         self._configured: dict[int, Address] = {peer.id: (peer.host, peer.port) for peer in founders}
         self._machine = machine
         self._set: set[int] = set()
+        """Those that the mesh was told of."""
+        self._ids: tuple[int, list[int]] | None = None
 
     @property
     def ids(self) -> list[int]:
-        """See `member_ids`."""
-        return member_ids(self._founders, self._machine)
+        """See `member_ids`; worked out once for each version of the controller's state."""
+        if self._ids is None or self._ids[0] != self._machine.version:
+            self._ids = self._machine.version, member_ids(self._founders, self._machine)
+        return self._ids[1]
 
     @property
     def writers(self) -> set[int]:
