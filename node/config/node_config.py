@@ -26,9 +26,10 @@ from strandline.node.config.listeners import (
     split,
 )
 from strandline.node.config.money import MonthlyBudget
+from strandline.node.config.peers import PEER_READERS, PeerAddress, SeedAddress
 from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection, mistake
 from strandline.node.config.quotas import CONNECTION_READERS, QuotasSection
-from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress, SeedAddress
+from strandline.node.config.values import KIB, MIB, VALUE_READERS
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.money_budget import LONGEST_PUT_SECONDS, MONTH_SECONDS
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
@@ -37,7 +38,9 @@ __all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddr
 
 RENAMED: Final = {"checkpoints.publish_seconds": "checkpoints.interval"}
 """Names of keys in earlier releases, which are still read."""
-READERS: Final = VALUE_READERS | PORT_READERS | CONNECTION_READERS | {"cluster.first_user": first_user}
+READERS: Final = (
+    VALUE_READERS | PEER_READERS | PORT_READERS | CONNECTION_READERS | {"cluster.first_user": first_user}
+)
 
 
 class ConfigError(ValueError):
