@@ -71,7 +71,7 @@ def node(
 
 
 def controller_role(source: AdminSource, node: int) -> str:
-    """What a node is in the controller's group, as the answering node's log has it."""
+    """The part of a node in the controller's group, as the answering node's log has it."""
     group = source.host.groups.get(CONTROLLER_GROUP)
     if group is None or node not in group.configuration.members:
         return "none"

@@ -31,11 +31,11 @@ class MeshSection:
     """Paths of PEM files; see `TlsSettings`. All three, or none: no TLS."""
     advertised_host: str = ""
     advertised_port: int = 0
-    """Where the other nodes are told to connect to; empty: the host, and 0: the port."""
+    """The address that other nodes are told to connect to; empty: the host, and 0: the port."""
 
     @property
     def told(self) -> tuple[str, int]:
-        """Where other nodes reach this one."""
+        """The address at which other nodes reach this one."""
         return self.advertised_host or self.host, self.advertised_port or self.port
 
     @property

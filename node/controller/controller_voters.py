@@ -68,7 +68,7 @@ class ControllerVoters(PeriodicPart):
         if self._next(group) is None:
             return
         before = _leads(group)
-        # What the local replica said may be long over: it may have led before, and not heard who leads now.
+        # What the local replica said may be long over: it may have led before, and another leads now.
         if not await self._controller.catch_up(CATCH_UP_SECONDS) or _leads(group) != before:
             return
         now = self._next(group)

@@ -1,4 +1,4 @@
-"""What the other nodes say of this node's data folder, for an operator."""
+"""The other nodes' word on this node's data folder, for an operator."""
 
 from __future__ import annotations
 

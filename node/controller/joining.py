@@ -48,7 +48,7 @@ class Joining(PeriodicPart):
     ) -> None:
         super().__init__(LOOK_SECONDS, "asking the seeds failed and will be retried", loop=loop)
         self.trouble: str | None = None
-        """Why this node is no member yet, as the seeds say it, in one line."""
+        """The reason why this node is no member yet, as the seeds say it, in one line."""
         self._host = host
         self._members = members
         self._seeds = seeds

@@ -60,7 +60,7 @@ class Members:
         return {*self._configured, *self._machine.folders}
 
     def addresses(self) -> dict[int, Address]:
-        """Where each node listens, by the controller's word, or else by this node's file."""
+        """Address of each node, by the controller's word, or else by this node's file."""
         told = {node: (known.mesh_host, known.mesh_port) for node, known in self._machine.nodes.items()}
         return {**self._configured, **self._host.known_addresses, **told}
 

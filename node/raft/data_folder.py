@@ -126,7 +126,7 @@ class Folder:
 
     @property
     def addresses(self) -> dict[int, tuple[str, int]]:
-        """Where the mesh finds nodes of which the configuration does not say it; not durable yet, maybe."""
+        """Addresses of nodes of which the configuration does not say it; not durable yet, maybe."""
         return self._wanted.addresses
 
     def learn_addresses(self, addresses: dict[int, tuple[str, int]]) -> None:

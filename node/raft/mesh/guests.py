@@ -107,7 +107,7 @@ class Asking:
 
     def __init__(self, question: Any, *, loop: asyncio.AbstractEventLoop) -> None:
         self.answer: asyncio.Future[Any] = loop.create_future()
-        """Raises SeedFailed where there is none."""
+        """The answer; SeedFailed where there is none."""
         self._question = data_frame(msgpack.packb(question))
 
     def link_opened(self, link: Link) -> None:
