@@ -11,8 +11,7 @@ from typing import Final
 from strandline.cluster.view_worker.inputs import Cut
 from strandline.cluster.view_worker.node_link import NodeRefuses
 from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
-from strandline.cluster.view_worker.steps import CannotRun
-from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
 from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
     PauseViews,
@@ -36,14 +35,15 @@ PARTS: Final = 1024
 
 def run(task: VersionTask) -> None:
     """Run until the version is replaced. Raises what a task raises."""
-    if not task.live:
+    if task.live:
+        _live(task)
+    else:
         _next(task)
-    _live(task)
 
 
 def _live(task: VersionTask) -> None:
     task.phase = "following"
-    task.sinks.follow(all_sinks=True)
+    task.follow(all_sinks=True)
     task.tell(phase="following")
     paused = 0
     while True:
@@ -76,21 +76,17 @@ def _pause(task: VersionTask, pause: Pause) -> None:
 
 def _next(task: VersionTask) -> None:
     # Also where a process died while it wrote the content: nothing keeps what these views have said.
-    task.sinks.follow(all_sinks=False)
+    task.follow(all_sinks=False)
     if task.phase == "filling":
         _fill(task)
     if task.phase == "dumping":
         _dump(task)
-    task.sinks.follow(all_sinks=True)
+    task.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):
         while task.go_on() > NEAR_RECORDS or task.inputs.full:
             task.check()
-        began = task.around.monotonic()
         if _cut_over(task):
-            task.go_live()
-            # Readers saw nothing new meanwhile.
-            task.tell(pause_seconds=round(task.around.monotonic() - began, 3))
             return
         end = task.around.monotonic() + RETRY_SECONDS
         while task.around.monotonic() < end:
@@ -165,8 +161,6 @@ def _cut_over(task: VersionTask) -> bool:
         except NodeRefuses as refused:
             if refused.late:
                 return False
-        if task.has_cut_over():
-            return True
         task.around.sleep(LOOK_SECONDS)
         task.present_version()
 

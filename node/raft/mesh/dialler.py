@@ -10,7 +10,7 @@ import asyncio
 import errno
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.node.raft.mesh.config import MeshConfig
@@ -34,24 +34,19 @@ class DialTarget:
 
 
 async def keep_dialled(
-    targets: Callable[[], Sequence[DialTarget]],
+    target: DialTarget,
     *,
     loop: asyncio.AbstractEventLoop,
     config: MeshConfig,
     rng: random.Random,
-    make_link: Callable[[DialTarget], Link],
+    make_link: Callable[[], Link],
     report: Callable[[MeshProblem], None],
     tls: TlsKeeper | None,
 ) -> None:
-    """Run until cancelled. After a connection that lasted longer than any pause the next pause is short.
-
-    A peer of several addresses is dialled at the next one when the last gave no connection.
-    """
-    pause, turn = config.backoff_min_seconds, 0
+    """Run until cancelled. After a connection that lasted longer than any pause the next pause is short."""
+    pause = config.backoff_min_seconds
     while True:
-        choices = targets()
-        target = choices[turn % len(choices)]
-        link = make_link(target)
+        link = make_link()
         started = loop.time()
         try:
             await _connect(link, target, loop, config.connect_seconds, tls)
@@ -60,8 +55,6 @@ async def keep_dialled(
             report(_unreachable(target, error, config.connect_seconds, encrypted=tls is not None))
         if link.up and loop.time() - started > config.backoff_max_seconds:
             pause = config.backoff_min_seconds
-        if not link.up:
-            turn += 1
         await asyncio.sleep(pause * (0.5 + 0.5 * rng.random()))
         pause = min(2 * pause, config.backoff_max_seconds)
 

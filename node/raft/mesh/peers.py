@@ -15,9 +15,10 @@ PROBES: Final = 3
 
 @dataclass
 class Peer:
-    """A peer's addresses, the first of which is the newest, and its connection."""
+    """A peer's address, and its connection."""
 
-    addresses: tuple[tuple[str, int], ...]
+    host: str
+    port: int
     dialling: asyncio.Task[None] | None = None
     link: Link | None = None
     probe: DuplicateProbe | None = None

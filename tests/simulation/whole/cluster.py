@@ -196,7 +196,7 @@ class WholeCluster:
             plan.batching,
             plan.cache,
             LogSection(),
-            checkpoints=CheckpointsSection(plan.checkpoints_kept, interval=0.0),
+            checkpoints=CheckpointsSection(plan.checkpoints_kept),
             publish=PublishSection(plan.tails),
             level_one=plan.level_one,
             collector=plan.collector,
