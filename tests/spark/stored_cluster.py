@@ -201,7 +201,7 @@ class StoredPartition(Group):
         self.note(upload, result)
 
     def note(self, upload: Upload, result: Any) -> None:
-        if result.duplicate:
+        if result.duplicate or not self.cluster.keeps_records:
             return
         for offset, record in enumerate(upload.records, result.base_offset):
             self.records.append(StoredRecord(offset, record.timestamp, record.key, record.value, self.term))
@@ -260,7 +260,7 @@ class StoredPartition(Group):
         """
         self.cluster.objects += 1
         unique = self.cluster.objects.to_bytes(16, "big")
-        writer = LevelOneWriter(self.topic_id, self.number, self.term, unique, BLOCK_BYTES)
+        writer = LevelOneWriter(self.topic_id, self.number, self.term, unique, self.cluster.block_bytes)
         if span is not None:
             writer.allow_holes(*span)
         for batch in batches:
@@ -298,6 +298,9 @@ class StoredCluster:
     topics: dict[str, Topic] = field(default_factory=dict)
     objects: int = 0
     """How many were stored, for unique names."""
+    block_bytes: int = BLOCK_BYTES
+    keeps_records: bool = True
+    """Whether partitions remember all that was appended to them."""
 
     def __post_init__(self) -> None:
         machines = [Controller(partial(self._captured, node)) for node in NODES]

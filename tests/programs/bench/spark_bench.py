@@ -1,0 +1,217 @@
+"""What Spark's side of a cluster costs, and what the cost grows with: batch reads, streams, exports, audits.
+
+`scripts/bench spark` writes storage of three sizes (1, 4 and 16 times a unit) by the real formats, in which
+no node takes part, and runs each job at each size in processes of its own. Times say how long a user waits;
+processor time is of all processes together, and can be compared between runs beside other work. Growth is
+between the two largest sizes: what a further gigabyte costs. What is left of the largest run is paid once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.programs.bench import processor
+from tests.programs.bench.processor import Taken
+from tests.programs.bench.report import shown, table
+from tests.programs.bench.spark_driver import JOBS
+from tests.programs.bench.spark_storage import BATCH_BYTES, TOPIC, GrowingStorage, Stored
+from tests.programs.folder_option import existing_folder
+
+TIMES: Final = (1, 4, 16)
+UNITS: Final = {"full": 128_000_000, "quick": 16_000_000, "tiny": 500_000}
+"""Bytes of values of the smallest size: at 16 times 2 GB."""
+PARTITIONS: Final = 6
+PARTS: Final = ("read", "stream", "export", "audit", "batches")
+BATCHES: Final = {"full": (10_000, 100_000, 1_000_000), "quick": (10_000, 100_000), "tiny": (100, 400)}
+_SECONDS: Final = 1800.0
+"""Longest time of one run."""
+
+
+@dataclass
+class Line:
+    """One run of one job. Times in seconds."""
+
+    job: str
+    what: str
+    """The size, in words."""
+    bytes: int = 0
+    records: int = 0
+    batches: int = 0
+    seconds: float = 0.0
+    """As a user waits, from the command to its end."""
+    start: float | None = None
+    """Of these until the session was there."""
+    work: float | None = None
+    """Of the job alone, in a session that has done it before where it is done twice."""
+    cpu: float = 0.0
+    memory: int = 0
+    problem: str | None = None
+
+
+@dataclass
+class Report:
+    """Filled in as the run goes."""
+
+    scale: str
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def problems(self) -> list[str]:
+        return [f"{line.job}, {line.what}: {line.problem}" for line in self.lines if line.problem]
+
+
+class Run:
+    """All jobs at all sizes, below one folder."""
+
+    def __init__(
+        self, folder: Path, report: Report, record_bytes: Sequence[int], parts: Sequence[str]
+    ) -> None:
+        self._folder = folder
+        self._report = report
+        self._record_bytes = record_bytes
+        self._parts = parts
+
+    def go(self) -> None:
+        unit = UNITS[self._report.scale]
+        for size in self._record_bytes:
+            if not {"read", "stream", "export", "audit"} & {*self._parts}:
+                break
+            root = self._folder / f"records-{size}"
+            storage = GrowingStorage(root / "objects", size, max(1, BATCH_BYTES // size), PARTITIONS)
+            for times in TIMES:
+                stored = storage.grow(max(1, unit * times // BATCH_BYTES))
+                what = f"{size:,} B a record, {stored.bytes / 1e6:,.0f} MB"
+                for part in self._parts:
+                    if part in JOBS:
+                        self._spark(part, what, stored, root)
+                    elif part == "export":
+                        self._export(what, stored, root / f"export-{times}")
+                    elif part == "audit":
+                        self._audit(what, stored)
+        if "batches" in self._parts:
+            storage = GrowingStorage(self._folder / "batches" / "objects", 100, 1, PARTITIONS)
+            for count in BATCHES[self._report.scale]:
+                stored = storage.grow(count)
+                what = f"{count:,} batches of a record"
+                self._spark("read", what, stored, self._folder / "batches")
+                self._audit(what, stored)
+
+    def _spark(self, job: str, what: str, stored: Stored, root: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=root) as kept:
+            taken = self._run(
+                [sys.executable, "-m", "tests.programs.bench.spark_driver", job, stored.url, kept]
+            )
+        line = self._line(job, what, stored, taken)
+        if line.problem is None:
+            told = json.loads(taken.output.strip().splitlines()[-1])
+            line.start, line.work = told["start"], told.get("again", told["first"])
+            if told["records"] != stored.records:
+                line.problem = f"{told['records']:,} records of {stored.records:,} were read"
+
+    def _export(self, what: str, stored: Stored, target: Path) -> None:
+        command = ["export", TOPIC, "--storage", stored.url, "--cluster-id", stored.cluster, "--json"]
+        line = self._line("export", what, stored, self._strandline(*command, "--to", str(target)))
+        if line.problem is None and not any(target.rglob("*.parquet")):
+            line.problem = "there is no file"
+
+    def _audit(self, what: str, stored: Stored) -> None:
+        """Everything, and once more with nothing new."""
+        command = ["audit", "--storage", stored.url, "--cluster-id", stored.cluster, "--json"]
+        self._line("audit --full", what, stored, self._strandline(*command, "--full"))
+        self._line("audit again", what, stored, self._strandline(*command))
+
+    def _strandline(self, *command: str) -> Taken:
+        return self._run([sys.executable, "-m", "strandline", *command])
+
+    def _run(self, command: Sequence[str]) -> Taken:
+        print(" ".join(command[2:5]), "...", file=sys.stderr, flush=True)
+        return processor.run(command, _SECONDS)
+
+    def _line(self, job: str, what: str, stored: Stored, taken: Taken) -> Line:
+        line = Line(job, what, stored.bytes, stored.records, stored.batches, taken.seconds)
+        line.cpu, line.memory = taken.cpu, taken.memory
+        if taken.status:
+            line.problem = (taken.errors or taken.output).strip()[-300:] or f"exit code {taken.status}"
+        self._report.lines.append(line)
+        return line
+
+
+def cells(lines: Sequence[Line]) -> Iterator[list[str]]:
+    """The rows of the table."""
+    before = ""
+    for line in lines:
+        speed = line.work or line.seconds
+        yield [
+            line.job if line.job != before else "",
+            line.what,
+            shown(line.seconds, "s"),
+            shown(line.start, "s"),
+            shown(line.bytes / speed if speed else None, "B/s"),
+            shown(line.records / speed if speed else None, "/s"),
+            shown(line.cpu, "s"),
+            shown(line.memory, "B"),
+        ]
+        before = line.job
+
+
+def growth(lines: Sequence[Line]) -> Iterator[str]:
+    """What a job's processor time grows with, by its two largest runs of a kind."""
+    kinds: dict[tuple[str, str], list[Line]] = {}
+    for line in lines:
+        if line.problem is None:
+            per = (
+                "batch" if "batches" in line.what else f"GB at {line.what.partition(' a record')[0]} a record"
+            )
+            kinds.setdefault((line.job, per), []).append(line)
+    for (job, per), some in kinds.items():
+        if len(some) < 2:
+            continue
+        first, last = some[-2:]
+        more = last.batches - first.batches if per == "batch" else (last.bytes - first.bytes) / 1e9
+        each = (last.cpu - first.cpu) / more
+        start = last.cpu - each * (last.batches if per == "batch" else last.bytes / 1e9)
+        grows, once = (shown(max(0.0, value), "s") for value in (each, start))
+        yield f"{job}: {grows} of processor a {per}, and {once} once"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run it; exits 1 when a job went wrong. Progress goes to stderr, the table to stdout."""
+    parser = argparse.ArgumentParser(prog="scripts/bench spark", description=__doc__.partition("\n")[0])
+    size = parser.add_mutually_exclusive_group()
+    for name, text in (("quick", "an eighth of everything"), ("tiny", "only shows that it works")):
+        size.add_argument(
+            f"--{name}", dest="scale", action="store_const", const=name, default="full", help=text
+        )
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--record-bytes", nargs="+", type=int, default=[1000, 100], metavar="N")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
+    parser.add_argument("--folder", type=existing_folder, default="/var/tmp", help="where the storage goes")
+    arguments = parser.parse_args(argv)
+    report, began, load = Report(arguments.scale), time.monotonic(), os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=arguments.folder) as folder:
+        Run(Path(folder), report, arguments.record_bytes, arguments.only or PARTS).go()
+    seconds = time.monotonic() - began
+    if arguments.json:
+        print(
+            json.dumps(
+                {"ok": not report.problems, "seconds": round(seconds, 1), "load": load, **asdict(report)}
+            )
+        )
+    else:
+        print(f"Spark and exports on {os.cpu_count()} cores, load average {load:.1f} before\n")
+        header = ["", "", "whole run", "start", "bytes", "records", "processor", "largest process"]
+        print(table(header, list(cells(report.lines))))
+        print("\n" + "\n".join(f"- {line}" for line in growth(report.lines)))
+        print("\n".join(f"- FAILED: {problem}" for problem in report.problems))
+        word = f"failed: {len(report.problems)} went wrong" if report.problems else "ok"
+        print(f"bench spark {word}: {len(report.lines)} runs, {seconds:.0f} s")
+    return 1 if report.problems else 0
