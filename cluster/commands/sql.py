@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from math import isfinite
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
+from strandline.cluster.commands.sql_prompt import prompt
 from strandline.cluster.failure import MISUSED, CommandFailed, ReaderGone, one_line
 from strandline.cluster.output import escaped, plural, progress, warn
 from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
@@ -24,6 +25,9 @@ from strandline.cluster.target import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Answer = Callable[[str, int], tuple[list[str], list[list[Any]], bool]]
+"""`answer(query, most)` gives the columns' names, at most so many rows, and whether there are more; raises
+CommandFailed."""
 FORMATS: Final = ("table", "json", "csv")
 CELL: Final = 200
 """Characters of a cell of a table; other formats have all of them."""
@@ -34,7 +38,7 @@ def sql(
         str | None,
         typer.Argument(
             metavar="QUERY",
-            help="Spark SQL; topics are tables. Without it, or with -, stdin has it.",
+            help="Spark SQL; topics are tables. With -, or without it, stdin has it; a terminal is a prompt.",
         ),
     ] = None,
     form: Annotated[
@@ -68,14 +72,16 @@ def sql(
       strandline sql 'select carrier, count(*) from flights group by 1'
       strandline sql 'select * from `my.topic` where _partition = 0 limit 5' --format json
       strandline sql --max 100000 --format csv < report.sql > report.csv
+      strandline sql
     """
     need("spark")
     form = "json" if as_json else form
     if form not in FORMATS:
         raise CommandFailed(f"--format is {form}", f"choose from {', '.join(FORMATS)}", MISUSED)
-    text = _stdin() if query is None or query == "-" else query
-    text = text.strip().removesuffix(";").strip()
-    if not text:
+    prompted = query is None and sys.stdin.isatty()
+    text = query if prompted or query not in (None, "-") else _stdin()
+    text = (text or "").strip().removesuffix(";").strip()
+    if not text and not prompted:
         raise CommandFailed("there is no query", "write one behind `strandline sql`, or on stdin", MISUSED)
     url, name = where(storage, cluster_id, cluster)
     read = {"url": url, **{f"storage.{key}": value for key, value in pairs(options).items()}}
@@ -83,15 +89,22 @@ def sql(
         read["cluster"] = name
     if at is not None:
         read["checkpoint"] = str(at)
-    with own_output() as output:
-        header, rows, more = _answer(text, read, master, most)
-        try:
-            _write(output, form, header, rows)
-            output.flush()
-        except BrokenPipeError:
-            raise ReaderGone from None
-    if more:
-        warn(f"there are more rows than {most:,}; --max prints more of them")
+    with own_output() as output, _answers(read, master) as answer:
+
+        def run(one: str) -> None:
+            header, rows, more = answer(one, most)
+            try:
+                _write(output, form, header, rows)
+                output.flush()
+            except BrokenPipeError:
+                raise ReaderGone from None
+            if more:
+                warn(f"there are more rows than {most:,}; --max prints more of them")
+
+        if prompted:
+            prompt(run)
+        else:
+            run(text)
 
 
 def _stdin() -> str:
@@ -117,10 +130,9 @@ def own_output() -> Iterator[TextIO]:
         os.close(kept)
 
 
-def _answer(
-    text: str, read: Mapping[str, str], master: str, most: int
-) -> tuple[list[str], list[list[Any]], bool]:
-    """Names of the columns, at most so many rows, and whether there are more."""
+@contextmanager
+def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
+    """One session's answers to queries, each over topics as they are at its moment."""
     # Spark takes a second to import, which no other command should pay for.
     from pyspark.errors import PySparkException
     from pyspark.logger import PySparkLogger
@@ -133,27 +145,38 @@ def _answer(
 
     # It writes each error as a screen of JSON to stderr, beside raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    with progress(False) as tell, tempfile.TemporaryDirectory(prefix="strandline-sql-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="strandline-sql-") as scratch:
         try:
             check_storage(read)
-            tell("starting Spark")
             configs = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch}
-            spark = session("strandline sql", master, configs, short_jobs=True)
-            try:
-                tell("running the query")
-                frame = TopicViews(spark, read).query(text)
-                rows = frame.limit(most + 1).collect() if frame.columns else []
-                moments = ["timestamp_ntz" not in one.dataType.simpleString() for one in frame.schema]
-                plain = [[_plain(*cell) for cell in zip(row, moments, strict=True)] for row in rows[:most]]
-                return _names(frame), plain, len(rows) > most
-            finally:
-                spark.stop()
+            with progress(False) as tell:
+                tell("starting Spark")
+                spark = session("strandline sql", master, configs, short_jobs=True)
         except NoSpark as error:
             raise CommandFailed(error.cause, error.cure, MISUSED) from None
         except (SourceError, StorageError, BadObject) as error:
             raise said(error) from None
-        except PySparkException as error:
-            raise _refused(error) from None
+
+        topics = TopicViews(spark, read)
+
+        def answer(text: str, most: int) -> tuple[list[str], list[list[Any]], bool]:
+            try:
+                with progress(False) as tell:
+                    tell("running the query")
+                    frame = topics.query(text)
+                    rows = frame.limit(most + 1).collect() if frame.columns else []
+                moments = ["timestamp_ntz" not in one.dataType.simpleString() for one in frame.schema]
+                plain = [[_plain(*cell) for cell in zip(row, moments, strict=True)] for row in rows[:most]]
+                return _names(frame), plain, len(rows) > most
+            except (SourceError, StorageError, BadObject) as error:
+                raise said(error) from None
+            except PySparkException as error:
+                raise _refused(error) from None
+
+        try:
+            yield answer
+        finally:
+            spark.stop()
 
 
 def _names(frame: DataFrame) -> list[str]:

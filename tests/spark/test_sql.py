@@ -179,3 +179,23 @@ def test_no_other_output_comes_between(capfd: pytest.CaptureFixture[str]) -> Non
 def test_columns_are_inferred(values: list[str], wanted: str | None) -> None:
     found = infer(value.encode() for value in values)
     assert (None if found is None else ddl(found)) == wanted
+
+
+def test_a_terminal_is_asked_for_queries_and_each_sees_what_is_new(
+    sql: Sql, cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = "select count(*) n from `odd.name`;"
+    asked = iter([count, "select nope from flights;", count, "exit"])
+
+    def typed(prompt: str) -> str:
+        line = next(asked)
+        if line == count:
+            cluster.upload(cluster.partitions["odd.name", 0].batch([b"more"]))
+            cluster.checkpoint()
+        return line
+
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    done = sql("--json")
+    assert [one["n"] for one in rows(done)] == [3, 4]
+    assert "nope" in done.err
