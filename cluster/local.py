@@ -22,6 +22,7 @@ from strandline.cluster.admin_client import AdminClient
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.folder_lock import alone, new_folder
 from strandline.cluster.local_files import DESCRIPTION, Description, LocalNode, check_whole
+from strandline.cluster.local_growth import grown, too_few
 from strandline.cluster.node_file import check_file
 from strandline.cluster.own_process import OwnProcess
 from strandline.cluster.ports import Ports, holder, is_free, usual_ports
@@ -84,6 +85,8 @@ class LocalCluster:
     ) -> list[int]:
         """Make the cluster (3 nodes, the usual ports) or start what of it does not run; the nodes started.
 
+        More nodes than there are join the cluster, once it is healthy without them.
+
         `settings` of None are those there are. Others replace them all, where no node runs. Everything is
         checked before anything is written. `secure` makes one whose ports all have TLS and logins; a cluster
         stays what it was made as.
@@ -120,6 +123,12 @@ class LocalCluster:
                     self._spawn(found, node)
                 wait_healthy(list(found.nodes.values()), timeout, progress)
                 self._ready(found)
+                if added := grown(found, nodes, choose_ports):
+                    idle += added
+                    _check_ports(added)
+                    for node in added:
+                        self._spawn(found, node)
+                    wait_healthy(list(found.nodes.values()), timeout, progress)
             except BaseException as error:
                 left_running = isinstance(error, FolderRefused) or (
                     isinstance(error, StorageFails) and found.ready
@@ -301,9 +310,11 @@ def _chosen(found: Description, nodes: Sequence[int]) -> list[LocalNode]:
 def _check_same(found: Description, nodes: int | None, storage: str | None, secure: bool) -> None:
     """Refuse a number of nodes, a storage or security that differs from the existing cluster's."""
     differs = None
-    if nodes is not None and nodes != len(found.nodes):
-        differs = f"{len(found.nodes)} nodes"
-    elif storage is not None and storage != found.storage and found.ready:
+    if nodes is not None and nodes < len(found.nodes):
+        raise too_few(found, nodes)
+    if nodes is not None and nodes > _MOST_NODES:
+        raise CommandFailed(f"{nodes} nodes are too many here", f"ask for {_MOST_NODES} at most", MISUSED)
+    if storage is not None and storage != found.storage and found.ready:
         differs = f"its objects in {found.storage}"
     elif secure and not found.secure:
         differs = "neither TLS nor logins"

@@ -43,6 +43,8 @@ class LocalNode:
     folder: Path
     process: OwnProcess | None = None
     secure: bool = False
+    joins: bool = False
+    """Whether it came to the cluster when that ran already."""
 
     @property
     def config(self) -> Path:
@@ -97,6 +99,8 @@ class Description:
     """Whether it may ever have been healthy, and so have records; until then its storage may be another."""
     secure: bool = False
     """Whether all its ports have TLS and logins."""
+    gone: tuple[int, ...] = ()
+    """Ids of nodes that were removed, which are not given again."""
 
     @property
     def bootstrap(self) -> str:
@@ -139,10 +143,11 @@ class Description:
                 settings=tuple(str(setting) for setting in plain["settings"]),
                 ready=bool(plain["ready"]),
                 secure=bool(plain.get("secure", False)),
+                gone=tuple(int(node) for node in plain.get("gone", ())),
             )
             for each in plain["nodes"]:
                 node = LocalNode(int(each["id"]), Ports(each["kafka"], each["admin"], each["mesh"]), folder)
-                node.secure = found.secure
+                node.secure, node.joins = found.secure, bool(each.get("joins", False))
                 if each["process"] is not None:
                     node.process = OwnProcess.from_plain(each["process"])
                 found.nodes[node.node] = node
@@ -194,17 +199,40 @@ class Description:
     def configure(self, settings: Sequence[str]) -> None:
         """Rewrite the configurations and the description with these settings instead of the old."""
         self.settings = tuple(settings)
+        self._write(*self._secrets())
+
+    def grow(self, ports: dict[int, Ports]) -> list[LocalNode]:
+        """Write what these further nodes need to join; the others' files stay as they are."""
+        secret, first_user = self._secrets()
+        added = [LocalNode(node, each, self.folder, None, self.secure, True) for node, each in ports.items()]
+        self.nodes |= {node.node: node for node in added}
+        self.renew()
+        for node in added:
+            node.data.mkdir(mode=0o700, exist_ok=True)
+        for each in self._node_files(secret, first_user):
+            if each.node in ports:
+                write_private(self.nodes[each.node].config, each.text(self.settings))
+        self.save()
+        return added
+
+    def forget(self, node: int) -> None:
+        """Leave a node out that the cluster has removed. Its files stay where they are."""
+        del self.nodes[node]
+        self.gone = (*self.gone, node)
+        self.save()
+
+    def _secrets(self) -> tuple[str, str]:
+        """The cluster's secret and its first user, as its nodes' files have them."""
         path = next(iter(self.nodes.values())).config
         try:
             there = tomllib.loads(path.read_text())["cluster"]
-            secret, first_user = str(there["secret"]), str(there["first_user"]) if self.secure else ""
+            return str(there["secret"]), str(there["first_user"]) if self.secure else ""
         except (OSError, ValueError, LookupError) as error:
             raise CommandFailed(
                 f"the cluster's secret cannot be read from {path} ({one_line(repr(error))})",
                 "bring the file back, or correct it",
                 MISUSED,
             ) from None
-        self._write(secret, first_user)
 
     def move(self, storage: str) -> None:
         """Start over with another storage: for a cluster that was never healthy. Call `configure` next."""
@@ -223,7 +251,9 @@ class Description:
         self.save()
 
     def _node_files(self, secret: str, first_user: str) -> list[NodeFile]:
-        peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
+        founders = [node for node in self.nodes.values() if not node.joins]
+        peers = [f"{node.node}@{LOOPBACK}:{node.ports.mesh}" for node in founders]
+        seeds = [f"{LOOPBACK}:{node.ports.mesh}" for node in self.nodes.values()]
         return [
             NodeFile(
                 node.node,
@@ -231,9 +261,10 @@ class Description:
                 node.ports,
                 self.cluster,
                 secret,
-                peers,
+                [seed for seed in seeds if seed != f"{LOOPBACK}:{node.ports.mesh}"] if node.joins else peers,
                 self.storage,
                 self.security.of_node(node.node, first_user) if self.secure else None,
+                node.joins,
             )
             for node in self.nodes.values()
         ]
@@ -248,12 +279,14 @@ class Description:
             "settings": list(self.settings),
             "ready": self.ready,
             "secure": self.secure,
+            "gone": list(self.gone),
             "nodes": [
                 {
                     "id": node.node,
                     "kafka": node.ports.kafka,
                     "admin": node.ports.admin,
                     "mesh": node.ports.mesh,
+                    "joins": node.joins,
                     "process": None if node.process is None else node.process.to_plain(),
                 }
                 for node in self.nodes.values()

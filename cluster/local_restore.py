@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 LAST_POINT_SECONDS: Final = 20.0
 """Time limit for the restore point of a clean stop."""
-LAST_LEASE_SECONDS: Final = 86_400.0
-"""Its lease; a cluster that is down deletes nothing, and one that is up again takes another soon."""
+LAST_LEASE_SECONDS: Final = 7_200.0
+"""Its lease; a cluster that is down deletes nothing, and one that is up again takes another at once if it is
+older than the interval."""
 T = TypeVar("T")
 
 
@@ -212,8 +213,10 @@ def take_last_point(found: Description) -> str | None:
 
     running = [node for node in found.nodes.values() if node.pid is not None]
     try:
-        if not running or not load(str(running[0].config), os.environ, ()).checkpoints.publish_seconds:
+        if not running or not load(str(running[0].config), os.environ, ()).checkpoints.interval:
             return None
+        if 2 * len(running) <= len(found.nodes):
+            return f"{len(running)} of {len(found.nodes)} nodes run, and that is no majority"
         body = {"lease_seconds": LAST_LEASE_SECONDS, "timeout_seconds": LAST_POINT_SECONDS}
         report = first_answer(
             [node.admin for node in running], "POST", "/api/checkpoints", body, timeout=LAST_POINT_SECONDS + 5

@@ -21,7 +21,7 @@ from strandline.cluster.ports import LOOPBACK, Ports
 
 _DECIDED: Final = {
     "node": ("id", "data"),
-    "cluster": ("id", "secret", "nodes", "first_user"),
+    "cluster": ("id", "secret", "nodes", "seeds", "first_user"),
     "mesh": ("host", "port", "certificate", "key", "ca"),
     "kafka": ("port",),
     "listeners": tuple(f"kafka.{key}" for key in ("port", "protocol", "certificate", "key", "nodes_ca")),
@@ -62,7 +62,8 @@ class NodeSecurity:
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """One node's own values; `data` is its folder, `peers` all nodes' "id@host:port"."""
+    """One node's own values; `data` is its folder, `peers` "id@host:port" of the nodes that found the
+    cluster, or "host:port" of those that a node which `joins` asks."""
 
     node: int
     data: Path
@@ -72,6 +73,7 @@ class NodeFile:
     peers: Sequence[str]
     storage: str
     security: NodeSecurity | None = None
+    joins: bool = False
 
     def text(self, settings: Sequence[str] = ()) -> str:
         """TOML. `settings` are "section.key=value", and known to be good (`check`)."""
@@ -80,7 +82,11 @@ class NodeFile:
         document: dict[str, dict[str, Any]] = {
             "": {},
             "node": {"id": self.node, "data": str(self.data)},
-            "cluster": {"id": self.cluster, "secret": self.secret, "nodes": list(self.peers)},
+            "cluster": {
+                "id": self.cluster,
+                "secret": self.secret,
+                "seeds" if self.joins else "nodes": list(self.peers),
+            },
             "storage": {"url": self.storage},
         }
         if self.security is None:
@@ -89,6 +95,8 @@ class NodeFile:
         else:
             document["cluster"]["first_user"] = self.security.first_user
             document |= self.security.sections(self.ports)
+        if self.joins:
+            document["mesh"] = {**document.get("mesh", {}), "host": LOOPBACK, "port": self.ports.mesh}
         for setting in settings:
             key, _, text = setting.partition("=")
             section, _, name = key.strip().rpartition(".")

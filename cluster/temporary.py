@@ -95,6 +95,11 @@ class TemporaryCluster:
             topics = TopicAdmin(target(folder=self.folder))
             topics.create(name, partitions, replication_factor, config or {})
 
+    def grow(self, nodes: int) -> None:
+        """Have further nodes join, until there are so many; returns when all are healthy."""
+        with _told():
+            self._local.up(nodes, choose_ports=free_ports, timeout=START_SECONDS)
+
     def kill(self, node: int) -> None:
         """SIGKILL to a node, as a crash would; returns when it is gone."""
         with _told():

@@ -6,6 +6,7 @@ that share nothing come last and one by one, for the workers to end at the same 
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Generator
@@ -60,3 +61,6 @@ class SetUps:
 def pytest_configure(config: pytest.Config) -> None:
     # Not functions of this file: pytest asks no conftest.py below the root of fixtures for the session.
     config.pluginmanager.register(SetUps())
+    # Nodes of tests take the checkpoints that a test asks for. The first by itself comes after a minute, at
+    # one place or another of the tests that share a cluster.
+    os.environ["STRANDLINE_CHECKPOINTS_INTERVAL"] = "0"

@@ -92,9 +92,7 @@ def _run(
         finally:
             spark.stop()
     except NothingToAudit as error:
-        raise CommandFailed(
-            str(error), "take one with `strandline checkpoint`, or correct --storage", MISUSED
-        ) from None
+        raise CommandFailed(str(error), "see also --storage, --cluster-id and --option", MISUSED) from None
     except NoSpark as error:
         raise CommandFailed(error.cause, error.cure, MISUSED) from None
     if html is not None:

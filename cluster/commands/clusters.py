@@ -169,7 +169,7 @@ def down(
 ) -> None:
     """Stop every node cleanly (SIGTERM), and wait. The data stays: `cluster up` starts with it again.
 
-    Where checkpoints.publish_seconds is set, a restore point is taken first: stop clients that write before.
+    Unless checkpoints.interval is 0, a restore point is taken first: stop clients that write before.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`strandline node`: run one in the foreground, let a new data folder in, empty one, forget one."""
+"""`strandline node`: run one in the foreground, list and add them, replace, empty or forget one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.commands import node_members
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local import NODE_PROGRAM
 from strandline.cluster.output import Json, progress, show
@@ -19,6 +20,9 @@ from strandline.cluster.target import Admin, Cluster, target
 
 # Its help is the docstring of `node`, which has the examples.
 app = typer.Typer(invoke_without_command=True)
+
+app.command("list")(node_members.nodes)
+app.command()(node_members.add)
 
 REPLACED_SECONDS: Final = 600.0
 DRAINED_SECONDS: Final = 600.0
@@ -40,7 +44,7 @@ def node(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one node in the foreground until SIGTERM or Ctrl-C, let its folder in, empty it or forget it.
+    """Run one node in the foreground until SIGTERM or Ctrl-C, list, add, replace, drain or remove nodes.
 
     --json: the log as JSON lines.
 
@@ -48,6 +52,8 @@ def node(
     Examples:
       strandline node --config /etc/strandline/node.toml
       STRANDLINE_LOG_LEVEL=debug strandline node --config node.toml --set kafka.port=19092
+      strandline node list
+      strandline node add --mesh 10.0.0.4:7101
       strandline node replace 3
       strandline node drain 3
       strandline node remove 3
@@ -174,14 +180,15 @@ def remove(
 
     Drain it first, then stop it. Its data folder is never let in again. Another machine may take its id, with
     an empty folder and `strandline node replace ID`. It is safe to repeat. Take the node out of cluster.nodes
-    of the others at their next restart.
+    and cluster.seeds of the others at their next restart.
 
     \b
     Examples:
       strandline node drain 3
       strandline node remove 3
     """
-    addresses = target(admin=admin, folder=cluster).admin
+    chosen = target(admin=admin, folder=cluster)
+    addresses = chosen.admin
     with progress(as_json) as say:
         say(f"node {node}: waiting until it counts as dead")
         _when_dead(addresses, "/api/nodes/remove", {"node": node})
@@ -194,6 +201,8 @@ def remove(
                     "it goes on by itself: see `strandline cluster status` and the nodes' logs",
                 )
             time.sleep(_POLL_SECONDS)
+    if chosen.local is not None and node in chosen.local.nodes:
+        chosen.local.forget(node)
     show(as_json, {"node": node, "removed": True}, f"node {node} is removed")
 
 

@@ -16,7 +16,7 @@ from strandline.cluster.target import Bootstrap, Cluster, target
 if TYPE_CHECKING:
     from strandline.cluster.quota_client import Entity, QuotaClient
 
-app = typer.Typer(help="List, set and remove quotas of users and client ids.")
+app = typer.Typer(help="List, set and remove quotas of users, client ids and IP addresses.")
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
 DefaultUser = Annotated[bool, typer.Option("--default-user", help="Of each user that has none of its own.")]
@@ -24,7 +24,15 @@ Client = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Q
 DefaultClient = Annotated[
     bool, typer.Option("--default-client-id", help="Of each client id that has none of its own.")
 ]
-KEYS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Quotas of this IP address.")]
+DefaultIp = Annotated[bool, typer.Option("--default-ip", help="Of each address that has none of its own.")]
+KEYS: Final = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
 
 
 @app.command("list")
@@ -51,18 +59,21 @@ def set_quotas(
     default_user: DefaultUser = False,
     client_id: Client = None,
     default_client_id: DefaultClient = False,
+    ip: Ip = None,
+    default_ip: DefaultIp = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Set quotas of a user, of a client id, or of both together; its other quotas stay.
+    """Set quotas of a user, of a client id, of both together, or of an IP address; its other quotas stay.
 
     \b
     Examples:
       strandline quota set --user alice producer_byte_rate=1048576
       strandline quota set --default-user --client-id loader request_percentage=50
+      strandline quota set --default-ip connection_creation_rate=20
     """
-    entity = _entity(user, default_user, client_id, default_client_id)
+    entity = _entity((user, default_user), (client_id, default_client_id), (ip, default_ip))
     wanted = dict(map(_value, values))
     with _client(bootstrap, cluster) as client:
         client.alter(f"quotas of {_told(entity)} cannot be set", entity, wanted)
@@ -79,6 +90,8 @@ def remove(
     default_user: DefaultUser = False,
     client_id: Client = None,
     default_client_id: DefaultClient = False,
+    ip: Ip = None,
+    default_ip: DefaultIp = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
@@ -89,7 +102,7 @@ def remove(
     Example:
       strandline quota remove --user alice
     """
-    entity = _entity(user, default_user, client_id, default_client_id)
+    entity = _entity((user, default_user), (client_id, default_client_id), (ip, default_ip))
     for key in keys or ():
         _check_key(key)
     with _client(bootstrap, cluster) as client:
@@ -112,17 +125,17 @@ def _client(bootstrap: str | None, cluster: Any) -> Iterator[QuotaClient]:
         client.close()
 
 
-def _entity(user: str | None, default_user: bool, client_id: str | None, default_client_id: bool) -> Entity:
+def _entity(*named: tuple[str | None, bool]) -> Entity:
     parts: list[tuple[str, str | None]] = []
-    for kind, name, default in (("user", user, default_user), ("client-id", client_id, default_client_id)):
+    for kind, (name, default) in zip(("user", "client-id", "ip"), named, strict=True):
         if name is not None and default:
             cause = f"--{kind} and --default-{kind} exclude each other"
             raise CommandFailed(cause, "leave one of them out", MISUSED)
         if name is not None or default:
             parts.append((kind, name))
     if not parts:
-        cure = "write --user NAME, --client-id ID, --default-user or --default-client-id"
-        raise CommandFailed("no user and no client id is named", cure, MISUSED)
+        cure = "write --user NAME, --client-id ID, --ip ADDRESS, or --default-user and the like"
+        raise CommandFailed("no user, client id or IP address is named", cure, MISUSED)
     return tuple(parts)
 
 

@@ -146,6 +146,11 @@ def status(
         head.append(
             f"version {program['next']['number']} is being filled, attempt {program['next']['attempt']}"
         )
+    head += [
+        f"the cutover's pause was {each['status']['pause_seconds']:.3f} s"
+        for each in running
+        if "pause_seconds" in each["status"]
+    ]
     head += [f"stopped: {program['stopped']}"] if program["stopped"] else []
     head += [f"the last attempt ended: {program['ended']}"] if program["ended"] else []
     head += [

@@ -62,6 +62,8 @@ class ViewsOutcome:
     phases: list[tuple[float, str]]
     audit: AuditResult
     began: float
+    pause_told: float | None
+    """Of the cutover, as the process tells it; None: another process is live by now."""
     seconds: float = 0.0
     problems: list[str] = field(default_factory=list)
 
@@ -91,6 +93,11 @@ class ViewsOutcome:
             ("while the second version is filled", self.ages(self.applied, self.live), True),
             ("after the cutover", self.ages(self.live, end + 1), True),
             (f"longest time without a change of {views_sql.UNCHANGED}, cutover", f"{self.pause:.2f} s", True),
+            (
+                "the cutover's pause, as the process tells it",
+                "not told" if self.pause_told is None else f"{self.pause_told:.2f} s",
+                self.pause_told is not None,
+            ),
             ("restore points for Spark SQL", str(counts["restore points"]), counts["restore points"] > 1),
             ("views that it compared", str(counts["views compared"]), counts["views compared"] > 0),
             ("rows that it compared", f"{counts['rows']:,}", counts["rows"] > 0),
@@ -135,6 +142,7 @@ def run(cluster: LocalCluster, out: Path, count: int | None, stage: Any) -> View
             flow.stop()
             _until(lambda: watcher.counted() >= flow.sent)
         taken.join()
+        told = _pause(cluster)
     finally:
         watcher.close()
     with stage.step("restore point"):
@@ -143,7 +151,7 @@ def run(cluster: LocalCluster, out: Path, count: int | None, stage: Any) -> View
         described = cluster.description
         stored = ClusterStorage(open_storage(described.storage), described.cluster)
         audit = views_equal_their_sql(session("strandline-demo", short_jobs=True), stored)
-    return ViewsOutcome(flow.sent, watcher.counted(), watcher.seen, applied, live, phases, audit, began)
+    return ViewsOutcome(flow.sent, watcher.counted(), watcher.seen, applied, live, phases, audit, began, told)
 
 
 def _create_topics(bootstrap: str) -> None:
@@ -205,6 +213,15 @@ def _phases(cluster: LocalCluster) -> Iterator[list[tuple[float, str]]]:
     finally:
         stop.set()
         thread.join()
+
+
+def _pause(cluster: LocalCluster) -> float | None:
+    """The cutover's pause, as the process says that has cut over."""
+    for node in cluster.description.nodes.values():
+        for one in NodeClient(node.admin).request("GET", "/api/views").body["running"]:
+            if one["live"] and "pause_seconds" in one["status"]:
+                return float(one["status"]["pause_seconds"])
+    return None
 
 
 def _checkpoint(cluster: LocalCluster) -> None:

@@ -11,7 +11,8 @@ from typing import Final
 from strandline.cluster.view_worker.inputs import Cut
 from strandline.cluster.view_worker.node_link import NodeRefuses
 from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
-from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
+from strandline.cluster.view_worker.steps import CannotRun
+from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
     PauseViews,
@@ -35,15 +36,14 @@ PARTS: Final = 1024
 
 def run(task: VersionTask) -> None:
     """Run until the version is replaced. Raises what a task raises."""
-    if task.live:
-        _live(task)
-    else:
+    if not task.live:
         _next(task)
+    _live(task)
 
 
 def _live(task: VersionTask) -> None:
     task.phase = "following"
-    task.follow(all_sinks=True)
+    task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
     paused = 0
     while True:
@@ -76,17 +76,21 @@ def _pause(task: VersionTask, pause: Pause) -> None:
 
 def _next(task: VersionTask) -> None:
     # Also where a process died while it wrote the content: nothing keeps what these views have said.
-    task.follow(all_sinks=False)
+    task.sinks.follow(all_sinks=False)
     if task.phase == "filling":
         _fill(task)
     if task.phase == "dumping":
         _dump(task)
-    task.follow(all_sinks=True)
+    task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):
         while task.go_on() > NEAR_RECORDS or task.inputs.full:
             task.check()
+        began = task.around.monotonic()
         if _cut_over(task):
+            task.go_live()
+            # Readers saw nothing new meanwhile.
+            task.tell(pause_seconds=round(task.around.monotonic() - began, 3))
             return
         end = task.around.monotonic() + RETRY_SECONDS
         while task.around.monotonic() < end:
@@ -161,6 +165,8 @@ def _cut_over(task: VersionTask) -> bool:
         except NodeRefuses as refused:
             if refused.late:
                 return False
+        if task.has_cut_over():
+            return True
         task.around.sleep(LOOK_SECONDS)
         task.present_version()
 

@@ -17,8 +17,9 @@ from strandline.cluster.view_worker import phases
 from strandline.cluster.view_worker.inputs import InputGone
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink, NodeRefuses
 from strandline.cluster.view_worker.state_objects import StateDamaged
+from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.surroundings import REAL, Surroundings
-from strandline.cluster.view_worker.version_task import CannotRun, Replaced, VersionTask
+from strandline.cluster.view_worker.version_task import Replaced, VersionTask
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import StoreError
 from strandline.snapshot.views.errors import RunDamaged, ViewError
@@ -40,8 +41,10 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
     url, options, owner, way, attempt, live = link.started()
     name = link.known.program.name
     place = StorePlace(url, options, owner)
+    task = None
     try:
-        phases.run(VersionTask(link, place, way, attempt, worker, live=live, around=around))
+        task = VersionTask(link, place, way, attempt, worker, live=live, around=around)
+        phases.run(task)
     except Replaced:
         return 0
     except NodeRefuses as refused:
@@ -51,7 +54,8 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
         if isinstance(error, RunDamaged):
             log.error("%s", error)
         reason = str(error)[:MAX_REASON]
-        command = StopViews(name, attempt, worker, reason) if live else CancelViews(name, attempt, reason)
+        is_live = live if task is None else task.live
+        command = StopViews(name, attempt, worker, reason) if is_live else CancelViews(name, attempt, reason)
         return _say(link, command)
     except (KafkaException, StoreError, StateDamaged, OSError) as error:
         log.warning("the version's process ends, and another will go on: %s", error)

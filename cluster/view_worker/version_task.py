@@ -10,34 +10,30 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from confluent_kafka import Consumer
+
 from strandline.cluster.view_worker import clients, limits, outputs
 from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
+from strandline.cluster.view_worker.sinks import Sinks
 from strandline.cluster.view_worker.state_objects import StateObjects
+from strandline.cluster.view_worker.steps import CannotRun, Steps
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
-from strandline.snapshot.views.errors import ViewError, ViewLimit
-from strandline.snapshot.views.json_records import RecordReader
 from strandline.snapshot.views.operator import StateManifest
-from strandline.snapshot.views.sink import Changes, Phase, Sink
+from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import StartViewWorker
 from strandline.statemachine.controller.view_state import ProgramVersion, group_name
 from strandline.statemachine.views.identity import digest
 from strandline.statemachine.views.plan import Sink as SinkPlan
-from strandline.statemachine.views.plan import Source, Upsert
 
 log = logging.getLogger(__name__)
 
-STEP_RECORDS: Final = 20_000
-STEP_BYTES: Final = 8 << 20
-"""A step takes so much, and what was read at once with the last of it."""
-WAIT_SECONDS: Final = 0.05
-"""For records, after which the program's row is looked at again."""
 IDLE_COMMIT_SECONDS: Final = 1.0
 """A cut is committed so often where nothing is written: less is to be replayed."""
 STALE_COMMIT_SECONDS: Final = 3600.0
@@ -47,16 +43,10 @@ MOST_STATE_SECONDS: Final = 60.0
 """The time between two stored states doubles up to this: what is to be replayed takes less."""
 HOLD_SECONDS: Final = 3600.0
 _TELL_SECONDS: Final = 0.5
-_TINY: Final = 1 << 20
-"""Parts of a content of which one is next to nothing."""
 
 
 class Replaced(Exception):
     """Another process, or another version, has this one's place; the process ends."""
-
-
-class CannotRun(Exception):
-    """The version cannot go on, for a reason that no restart mends."""
 
 
 class VersionTask:
@@ -84,12 +74,14 @@ class VersionTask:
         self.live = live
         self.status: dict[str, Any] = {"phase": "starting", "records": 0, "written": 0, "replayed": 0}
         self._told = 0.0
-        self._most = STEP_RECORDS
         program = link.known.program
         self.program = program.name
         self.version = self.present_version()
+        self.inputs: Inputs
+        self._state_cut: Cut
         plan = program_of(self.version.text)
         self._circuit = circuit_of(plan, around.merging())
+        self.sinks = Sinks(self._circuit)
         self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
         self._topics = {view.sink: view.topic_id for view in self.version.views}
         others = {view.topic_id for view in program.live.views} if program.live and not live else set()
@@ -97,26 +89,48 @@ class VersionTask:
         """Sinks whose topics the live version writes."""
         if {digest(view.sink) for view in plan.views if view.sink} != set(self._topics):
             raise CannotRun("this release makes other operators of the program's text: apply it again")
-        self._readers: dict[str, tuple[Source, RecordReader]] = {}
-        keys = {
-            digest(each.input): each.key for each in plan.operators().values() if isinstance(each, Upsert)
-        }
-        for name, each in plan.operators().items():
-            if isinstance(each, Source):
-                self._readers[name] = each, RecordReader(each, keys.get(name))
-        group = group_name(program.name, program.created, None if live else attempt)
-        self._group, self._way = group, way
-        self._consumer = around.consumer(clients.consumer_settings(way, group))
-        written = [link.known.topics[one] for one in self._topics.values() if one in link.known.topics]
-        producer = around.producer(clients.producer_settings(way, group, limits.batch_bytes(written)))
-        self._outputs = Outputs(producer, self._consumer, around)
-        link.submit(StartViewWorker(program.name, attempt, live, worker))
+        self._steps = Steps(self._circuit, plan.operators())
+        self._way = way
+        self._consumer = self._join()
         self._objects = StateObjects(around.store(place), program.created, attempt, worker)
         self._needed: list[frozenset[str]] = []
+        self._looked_for_leftovers = False
         self._pause_seconds = FIRST_STATE_SECONDS
         self._begin(program.created)
 
     # Where it begins.
+
+    def _join(self) -> Consumer:
+        """Be the version's group and producer: the process before is shut out, and the controller knows."""
+        program, topics = self.link.known.program, self.link.known.topics
+        self._group = group_name(program.name, program.created, None if self.live else self.attempt)
+        consumer = self.around.consumer(clients.consumer_settings(self._way, self._group))
+        written = [topics[one] for one in self._topics.values() if one in topics]
+        settings = clients.producer_settings(self._way, self._group, limits.batch_bytes(written))
+        self._outputs = Outputs(self.around.producer(settings), consumer, self.around)
+        self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
+        return consumer
+
+    def go_live(self) -> None:
+        """Go on after this version's cutover as the live one, from its cut, with what is in memory.
+
+        Raises Replaced where another process has gone on from there already.
+        """
+        filling = self._group
+        self.live, self.kept = True, frozenset()
+        self.version = self.present_version()
+        consumer = self._join()
+        if self._went_on(consumer):
+            raise Replaced
+        consumer.close()  # the one of the filling reads on: what it has read ahead is not read again
+        self._hold(self._state_cut)
+        release(self.link, self.version.inputs, filling)
+        self._looked_for_leftovers = False
+
+    def _went_on(self, consumer: Consumer) -> bool:
+        """Whether another process of this version has been live; it is shut out, so it goes no further."""
+        found = outputs.committed(consumer, self.inputs.position)
+        return found is not None and found.attempt == self.attempt
 
     def _begin(self, created: int) -> None:
         places = self._places()
@@ -129,12 +143,6 @@ class VersionTask:
         if self.state:
             states, stored, needed = self._objects.load(self.state)
             self._needed.append(needed)
-        live = self.link.known.program.live
-        other = live.attempt if live and not self.live else 0
-        # What later processes write is not among them: these have shut this one out by then.
-        self._leftovers = self._objects.leftovers(
-            created, self.attempt, frozenset[str]().union(*self._needed), other
-        )
         try:
             self._hold(stored if self.state else None)
         except HoldLost:
@@ -192,6 +200,11 @@ class VersionTask:
             raise Replaced
         return version
 
+    def has_cut_over(self) -> bool:
+        """Whether the version is live with this process's state, and not with another's that filled it."""
+        live = self.link.known.program.live
+        return live is not None and live.attempt == self.attempt and live.checkpoint == self.state
+
     def check(self) -> None:
         """Raise Replaced, or CannotRun for inputs that are not what they were; tell the node how it goes."""
         self.present_version()
@@ -204,10 +217,11 @@ class VersionTask:
         """Tell the node how it goes."""
         self.status.update(changes)
         self._told = self.around.monotonic()
-        skipped = sum(reader.skipped for _, reader in self._readers.values())
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
         rows, size = self._circuit.size()
-        self.link.tell({**self.status, "skipped": skipped, "rows": rows, "bytes": size, "cut": cut})
+        self.link.tell(
+            {**self.status, "skipped": self._steps.skipped, "rows": rows, "bytes": size, "cut": cut}
+        )
 
     def cut(self) -> Cut:
         """The offsets up to which everything is taken."""
@@ -220,36 +234,7 @@ class VersionTask:
     # Steps.
 
     def _step(self, bounds: Mapping[Place, int] | None = None) -> tuple[int, dict[str, Changes]]:
-        """Take what is there, or less, where that changes too much for a transaction."""
-        most = self._most
-        while True:
-            taken = self.inputs.take(most, STEP_BYTES, WAIT_SECONDS, bounds)
-            count = sum(map(len, taken.values()))
-            if not count:
-                return 0, {}
-            skipped = [reader.skipped for _, reader in self._readers.values()]
-            deltas = {
-                name: reader.rows(taken[source.topic])
-                for name, (source, reader) in self._readers.items()
-                if source.topic in taken
-            }
-            try:
-                said = self._circuit.step(deltas, limits.STEP_CHANGES if count > 1 else limits.RECORD_CHANGES)
-            except ViewLimit as limit:
-                if count == 1:
-                    [(topic, [record])] = taken.items()
-                    place = f"record {record.offset} of {topic}-{record.partition}"
-                    raise CannotRun(
-                        f"{place} is too much for one transaction: {limit}: change the view, so that "
-                        "fewer of its rows depend on one record"
-                    ) from None
-                self.inputs.give_back(taken)
-                for (_, reader), before in zip(self._readers.values(), skipped, strict=True):
-                    reader.skipped = before
-                most = count // 2
-            else:
-                self._most = min(STEP_RECORDS, 2 * most)
-                return count, said
+        return self._steps.step(self.inputs, bounds)
 
     def go_on(self, bounds: Mapping[Place, int] | None = None) -> int:
         """Take what is there, up to bounds, and commit what follows from it; the number of records taken."""
@@ -295,17 +280,30 @@ class VersionTask:
             self.commit()
         self.state, needed = self._objects.save(self._circuit.state(), self.inputs.position)
         self._state_cut = dict(self.inputs.position)
+        self._needed.append(needed)
+        leftovers = self._leftovers()
         self.commit()
         # Nothing is deleted before a commit has shown that this process was not shut out.
-        self._objects.delete(self._leftovers)
-        self._leftovers = frozenset()
-        self._needed.append(needed)
+        self._objects.delete(leftovers)
         if len(self._needed) > 2:
             self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
         self._renew()
         self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
         self.status["state"] = self.state
+
+    def _leftovers(self) -> frozenset[str]:
+        """Names objects that earlier processes and ended attempts have left; none when asked again.
+
+        What later processes write is not among it where a commit succeeds after the look.
+        """
+        if self._looked_for_leftovers:
+            return frozenset()
+        self._looked_for_leftovers = True
+        program = self.link.known.program
+        other = program.live.attempt if program.live and not self.live else 0
+        needed = frozenset[str]().union(*self._needed)
+        return self._objects.leftovers(program.created, self.attempt, needed, other)
 
     def shut_out_live(self) -> None:
         """End what a process of the stopped live version may still be writing; raises KafkaException.
@@ -317,34 +315,10 @@ class VersionTask:
         settings = clients.producer_settings(self._way, group, limits.BATCH_BYTES)
         Outputs(self.around.producer(settings), self._consumer, self.around)
 
-    # What the sinks may say.
-
-    def follow(self, *, all_sinks: bool) -> None:
-        """Let sinks say what changes from here on: all, or only those that can never say it later."""
-        for sink in self._sinks():
-            if sink.phase is not Phase.FOLLOWING and (all_sinks or not self._can_dump(sink)):
-                sink.move(Phase.FOLLOWING)
-
     def dump(self, parts: int) -> Iterator[None]:
         """Write the whole content of the sinks that were silent, part by part."""
-        silent = [sink for sink in self._sinks() if sink.phase is Phase.SILENT]
-        for sink in silent:
-            sink.move(Phase.DUMPING)
-        contents = {sink.name: self._circuit.contents(sink.name, parts) for sink in silent}
-        for part in range(parts):
-            said = {sink.name: sink.dump(next(contents[sink.name])) for sink in silent}
+        for part, said in enumerate(self.sinks.dump(parts)):
             if part >= self.part:
                 self.part = part + 1
                 self.commit(said)
                 yield
-
-    def _sinks(self) -> list[Sink]:
-        return [each for each in self._circuit.operators.values() if isinstance(each, Sink)]
-
-    def _can_dump(self, sink: Sink) -> bool:
-        """Whether operators keep all that the sink's content is made of."""
-        try:
-            next(self._circuit.contents(sink.name, _TINY))
-        except ViewError:
-            return False
-        return True

@@ -86,6 +86,12 @@ KAFKA: Final = (
     ),
     Metric("strandline_kafka_logging_in", _G, "connections", "Connections that have to log in and have not."),
     Metric(
+        "strandline_kafka_connections_waiting", _G, "connections", "Connections that wait for their turn."
+    ),
+    Metric(
+        "strandline_kafka_connections_waited_total", _C, "connections", "Connections that had to wait for it."
+    ),
+    Metric(
         "strandline_kafka_certificate_end_seconds",
         _G,
         "seconds",

@@ -134,6 +134,8 @@ class Metrics:
             page.add("strandline_kafka_throttled_total", count, labels)
             page.add("strandline_kafka_throttled_seconds_total", throttles.seconds[quota, entity], labels)
         page.add("strandline_kafka_logging_in", kafka.logging_in)
+        page.add("strandline_kafka_connections_waiting", kafka.quotas.waiting)
+        page.add("strandline_kafka_connections_waited_total", kafka.quotas.waited)
         for listener, not_after in kafka.certificates.items():
             page.add("strandline_kafka_certificate_end_seconds", not_after, label("listener", listener))
         for listener, reads in kafka.key_reads.items():

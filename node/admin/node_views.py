@@ -64,9 +64,18 @@ def node(
         "below_minimum": list(staying.below_minimum[:MOST_TOPICS]),
         "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
+        "controller_role": controller_role(source, registration.node),
         "replicas": replicas,
         "leads": leads,
     }
+
+
+def controller_role(source: AdminSource, node: int) -> str:
+    """The part of a node in the controller's group, as the answering node's log has it."""
+    group = source.host.groups.get(CONTROLLER_GROUP)
+    if group is None or node not in group.configuration.members:
+        return "none"
+    return "voter" if node in group.configuration.voters else "learner"
 
 
 def _folder(source: AdminSource, node: int) -> str | None:

@@ -73,7 +73,14 @@ class NodesApi:
             {"node": node, "folder": f"{stranger.folder:016x}"}
             for node, stranger in source.host.mesh.strangers.knocking().items()
         ]
-        return Json({"nodes": rows, "strangers": strangers, "replacement": self._replacement()})
+        return Json(
+            {
+                "nodes": rows,
+                "strangers": strangers,
+                "replacement": self._replacement(),
+                "free_id": max(self._members(), default=0) + 1,
+            }
+        )
 
     async def replace(self, request: Request) -> Response:
         """Let the data folder that a node knocks with take the place of the one it had."""

@@ -107,6 +107,10 @@ NODE: Final = record(
     ),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
+    controller_role=value(
+        "string",
+        'In the group of the controller: "voter", "learner" (it follows without a vote), or "none" yet.',
+    ),
     replicas=value("integer", "Partitions it has a replica of."),
     leads=value("integer", "Partitions it leads, as known to the answering node."),
 )
@@ -129,6 +133,7 @@ NODES: Final = record(
         "Processes that are refused because their data folder is not the node's.",
     ),
     replacement=REPLACEMENT,
+    free_id=value("integer", "The lowest id above those that nodes have, or had."),
 )
 REPLACE_REQUEST: Final = {
     "type": "object",
@@ -152,36 +157,6 @@ DRAINED: Final = record(
     node=value("integer", "Node id."),
     draining=value("boolean", "Whether it gets no more replicas."),
     replicas=value("integer", "Partitions it has a replica of."),
-)
-BALANCE_REQUEST: Final = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["on"],
-    "properties": {"on": value("boolean", "Whether replicas are to move by themselves.")},
-}
-BALANCING: Final = record(on=value("boolean", "Whether replicas move by themselves."))
-BALANCE: Final = record(
-    on=value("boolean", "Whether replicas move by themselves."),
-    waits=maybe("string", "The reason for which none moves now although some should."),
-    nodes=rows(
-        record(
-            node=value("integer", "Node id."),
-            rack=value("string", "The rack that it says it stands in; empty where it names none."),
-            replicas=value("integer", "Partitions it has a replica of."),
-        )
-    ),
-    steps=rows(
-        record(
-            topic=value("string", "Topic."),
-            partition=value("integer", "Partition."),
-            leaves=value("integer", "The node that loses its replica."),
-            joins=value("integer", "The node that gets one."),
-            replicas={"type": "array", "items": {"type": "integer"}},
-            why=value("string", "What is uneven without the move."),
-        ),
-        "The moves until the nodes are even, in their order.",
-    ),
-    more=value("boolean", "Whether there are more than these."),
 )
 REMOVE_REQUEST: Final = {
     "type": "object",

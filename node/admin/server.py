@@ -34,7 +34,7 @@ from strandline.node.config.first_user import FirstUser
 from strandline.node.oauth.errors import KeySetError
 from strandline.node.runtime.line_bound import LineBound
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener, not_listening
+from strandline.node.tls.listener import OpenGate, TlsListener, not_listening
 
 if TYPE_CHECKING:
     from strandline.node.oauth.bearer_tokens import BearerTokens
@@ -155,7 +155,7 @@ class AdminServer:
             self._listener = TlsListener(
                 self,
                 self._keeper,
-                connection,
+                OpenGate(connection),
                 loop=loop,
                 places=MAX_CONNECTIONS,
                 handshake_seconds=HANDSHAKE_SECONDS,

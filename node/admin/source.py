@@ -46,7 +46,6 @@ from strandline.statemachine.controller.controller_commands import (
     RaiseFeatureLevel,
     RemoveNode,
     ReplaceNode,
-    SetBalancing,
     SetCollection,
     SetDraining,
     ViewCommand,
@@ -61,13 +60,7 @@ class ControllerSource(Protocol):
     def machine(self) -> Controller: ...
     async def submit(
         self,
-        command: SetBalancing
-        | SetCollection
-        | ReplaceNode
-        | SetDraining
-        | RemoveNode
-        | RaiseFeatureLevel
-        | ViewCommand,
+        command: SetCollection | ReplaceNode | SetDraining | RemoveNode | RaiseFeatureLevel | ViewCommand,
         seconds: float,
         /,
     ) -> object | Unavailable: ...

@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from strandline.node.broker.parts import NodeParts
-from strandline.node.broker.settings import registration_of
+from strandline.node.broker.settings import addition_of, registration_of
+from strandline.node.controller.admission import Admission
 from strandline.node.controller.cluster_members import differences
 from strandline.node.controller.registration import Registration
 from strandline.node.raft.rank import Rank
@@ -43,6 +44,7 @@ class Broker(NodeParts):
         self.host.open()
         voters = tuple(peer.id for peer in self.config.cluster.nodes)
         group = self.host.create_group(CONTROLLER_GROUP, self._replica, voters, rank=Rank.CONTROLLER)
+        self.members.follow()
         self.controller_leader.attach(self._replica.plain, group)
         self.controller.attach(self._replica.plain, group)
 
@@ -60,6 +62,7 @@ class Broker(NodeParts):
         await self.keeper.begin()
         await self.host.start()
         self.keeper.start()
+        self.voters.start()
         self.replacements.start()
         self.lost_disks.start()
         self.replica_moves.start()
@@ -70,18 +73,20 @@ class Broker(NodeParts):
             self.preferred_leaders.start()
         self.collectable.start()
         self.idle_epochs.start()
+        command = registration_of(
+            self.config,
+            boot_id=self.boot_id,
+            folder=self.host.folder.id,
+            kafka_ports=self.kafka.ports,
+            admin_port=self.admin_port,
+            now_ms=self.wall_ms(),
+        )
+        self.joining.begin(addition_of(command), lambda: self.keeper.stored)
         self._registration = Registration(
             self.controller,
             self.calls,
             self.epoch,
-            registration_of(
-                self.config,
-                boot_id=self.boot_id,
-                folder=self.host.folder.id,
-                kafka_ports=self.kafka.ports,
-                admin_port=self.admin_port,
-                now_ms=self.wall_ms(),
-            ),
+            command,
             loop=self.loop,
             may_register=lambda: self.keeper.may_register,
             why_waiting=self.keeper.why_waiting,
@@ -102,7 +107,9 @@ class Broker(NodeParts):
         hung: list[str] = []
         self.memory.close()
         await self._ended("views", self.views.close(), hung)
+        self.joining.close()
         self.keeper.close()
+        self.voters.close()
         self.replacements.close()
         self.lost_disks.close()
         self.replica_moves.close()
@@ -162,6 +169,7 @@ class Broker(NodeParts):
     async def _on_registered(self) -> None:
         self.replica_manager.caught_up()
         self.departures.start()
+        Admission(self.host, self.controller, self.members, self.keeper).start()
         await self.kafka.accept()
         self.views.start()
         for listener in self.config.listeners:

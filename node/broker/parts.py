@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from strandline.node.broker.hosted_replicas import HostedReplicas
 from strandline.node.broker.memory_budget import budget_of
 from strandline.node.broker.request_costs import batcher_of
-from strandline.node.broker.settings import host_settings
+from strandline.node.broker.settings import host_settings, server_config
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import CheckpointPublisher
@@ -36,11 +36,14 @@ from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.controller_leader import ControllerLeader
+from strandline.node.controller.controller_voters import ControllerVoters
 from strandline.node.controller.departures import Departures
 from strandline.node.controller.drains import Drains
 from strandline.node.controller.folder_keeper import FolderKeeper
+from strandline.node.controller.joining import Joining
 from strandline.node.controller.leaders import LeaderTable
 from strandline.node.controller.lost_disks import LostDisks
+from strandline.node.controller.members import Members
 from strandline.node.controller.preferred_leaders import PreferredLeaders
 from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
@@ -61,7 +64,7 @@ from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.server import KafkaServer
-from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
+from strandline.node.kafka.wire.server_config import ConnectionProblem
 from strandline.node.level_one.builder import BuilderConfig, LevelOneBuilder, StoreBuilder
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.level_one.reader import LevelOneReader, LevelOneReaderConfig
@@ -135,7 +138,7 @@ class NodeParts:
         self.boot_id = boot_id
         self.admin_port = config.admin.port
         """Port of the HTTP API; its server sets it before `start` if it took a free one."""
-        self.clock = ClusterClock(self.node_id, len(config.cluster.nodes), wall_ms, loop=loop)
+        self.clock = ClusterClock(self.node_id, lambda: self.members.ids, wall_ms, loop=loop)
         self._on_fatal = on_fatal
         self._registration: Registration | None = None
 
@@ -150,9 +153,6 @@ class NodeParts:
             on_fatal=on_fatal,
             on_group_failed=self._group_failed,
         )
-        for peer in config.cluster.nodes:
-            if peer.id != self.node_id:
-                self.host.set_peer(*peer)
         self.calls = MeshCalls(self.host, loop=loop)
         self.owned = OwnedStore(store)
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
@@ -182,6 +182,8 @@ class NodeParts:
         self.controller = ControllerClient(self.calls, self.node_id, loop=loop)
         recorder = self.recorders.make(CONTROLLER_GROUP, Controller.kind)
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
+        self.members = Members(self.host, config.cluster.nodes, self._replica.plain)
+        self.joining = Joining(self.host, self.members, config.cluster.seeds, loop=loop)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.controller_leader = ControllerLeader(
             self.calls,
@@ -193,13 +195,11 @@ class NodeParts:
             wall_ms=self.wall_ms,
         )
         self.keeper = FolderKeeper(
-            self.host,
-            self.controller,
-            self.store,
-            self.owned,
-            loop=loop,
-            on_owned=self._on_owned,
-            on_fatal=on_fatal,
+            self.host, self.controller, self.members, self.joining, self.store, self.owned,
+            loop=loop, on_owned=self._on_owned, on_fatal=on_fatal,
+        )  # fmt: skip
+        self.voters = ControllerVoters(
+            self.host, self.controller, self.controller_leader.silent_seconds, loop=loop
         )
         self.replacements = Replacements(self.host, self.controller, loop=loop)
         replaces = config.cluster.replace_lost_disks
@@ -246,7 +246,7 @@ class NodeParts:
             self.collectable,
             self.controller,
             self.node_id,
-            [peer.id for peer in config.cluster.nodes],
+            lambda: self.members.writers,
             loop=loop,
             newest_epoch=self.epoch.current,
             may_begin=lambda: self.registered,
@@ -285,8 +285,9 @@ class NodeParts:
         )
         handler = BrokerHandler(self)
         self.kafka = KafkaServer(
-            handler, loop=loop, config=ServerConfig(), on_problem=self._note, features=handler.features
-        )
+            handler, loop=loop, config=server_config(config), on_problem=self._note,
+            features=handler.features, quotas=lambda: self.controller.machine.client_quotas,
+        )  # fmt: skip
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
         self.tails = TailPublishing(
@@ -299,8 +300,7 @@ class NodeParts:
     def _note(self, problem: ConnectionProblem) -> None:
         left_out = self._problem_lines.take(self.loop.time())
         if left_out is not None:
-            lost = f" ({left_out} such lines were left out)" if left_out else ""
-            log.info("%s%s", problem, lost)
+            log.info("%s%s", problem, f" ({left_out} such lines were left out)" if left_out else "")
 
     def wall_ms(self) -> int:
         """The time, in ms since 1970; see ClusterClock."""

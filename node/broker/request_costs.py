@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from strandline.node.compaction.compactor import Compactor
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.cluster_epoch import ClusterEpoch
+from strandline.node.controller.members import Members
 from strandline.node.level_one.builder import LevelOneBuilder
 from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.level_zero.batcher import Batcher
@@ -27,6 +28,8 @@ class Billed(Protocol):
     rng: random.Random
     epoch: ClusterEpoch
 
+    @property
+    def members(self) -> Members: ...
     @property
     def store(self) -> ObjectStore: ...
     @property
@@ -57,8 +60,9 @@ def money_budget_of(parts: Billed) -> MoneyBudget | None:
 
     The store counts all requests of this process, and the workers tell theirs with each job.
     """
-    storage, nodes = parts.config.storage, len(parts.config.cluster.nodes)
-    if storage.requests_budget is None:
+    storage = parts.config.storage
+    budget = storage.requests_budget
+    if budget is None:
         return None
 
     def other() -> Requests:
@@ -73,4 +77,5 @@ def money_budget_of(parts: Billed) -> MoneyBudget | None:
         return Requests(puts, gets)
 
     prices = Prices(storage.put_price * PER_MILLION, storage.get_price * PER_MILLION)
-    return MoneyBudget(storage.requests_budget.amount / nodes, prices, other, parts.loop.time)
+    amount = budget.amount
+    return MoneyBudget(lambda: amount / max(1, len(parts.members.ids)), prices, other, parts.loop.time)

@@ -1,13 +1,15 @@
-"""A node's configuration in the words of its parts: the host of the logs, and the registration."""
+"""A node's configuration in the words of its parts: the host of the logs, the listeners, the registration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from strandline.node.config.node_config import NodeConfig
+from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.config import WalConfig
-from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RegisterNode
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, AddNode, RegisterNode
 
 
 def host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSettings:
@@ -25,6 +27,11 @@ def host_settings(config: NodeConfig, boot_id: int, wal: WalConfig) -> HostSetti
     )
 
 
+def server_config(config: NodeConfig) -> ServerConfig:
+    """Bounds of the Kafka listeners: those of connections have the same names in both."""
+    return ServerConfig(**asdict(config.quotas))
+
+
 def registration_of(
     config: NodeConfig,
     *,
@@ -40,15 +47,15 @@ def registration_of(
         for one in config.listeners
     ]
     _, kafka_host, kafka_port = told[0]
-    me = next(peer for peer in config.cluster.nodes if peer.id == config.node.id)
+    mesh_host, mesh_port = config.mesh.told
     return RegisterNode(
         config.node.id,
         boot_id,
         0,
         kafka_host,
         kafka_port,
-        me.host,
-        me.port,
+        mesh_host,
+        mesh_port,
         admin_port,
         1,
         FEATURE_LEVEL,
@@ -56,4 +63,23 @@ def registration_of(
         folder,
         told if config.named_listeners else (),
         config.node.rack,
+    )
+
+
+def addition_of(command: RegisterNode) -> AddNode:
+    """The command that makes this process's machine a node, if it was none before."""
+    return AddNode(
+        command.node,
+        command.boot_id,
+        command.kafka_host,
+        command.kafka_port,
+        command.mesh_host,
+        command.mesh_port,
+        command.admin_port,
+        command.min_feature_level,
+        command.max_feature_level,
+        command.time,
+        command.folder,
+        command.listeners,
+        command.rack,
     )

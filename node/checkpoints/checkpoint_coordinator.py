@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from strandline.node.checkpoints.changes import Changes, contents, controller_contents
 from strandline.node.checkpoints.checkpoint_pruning import CheckpointPruning
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.renewal import RenewalReport, Renewals
 from strandline.node.checkpoints.restore_points import Holding, NoRestorePoint, RestorePoints
 from strandline.node.checkpoints.rounds import CALL_SECONDS, each, rounds
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.members import member_ids
 from strandline.node.objectstore.store import StoreError
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
@@ -125,6 +127,7 @@ class CheckpointCoordinator:
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
         self.points = RestorePoints(context)
+        self.changes = Changes(context)
         self._retention = CheckpointPruning(context, self.points)
         self._renewals = Renewals(context)
         self._one = asyncio.Lock()
@@ -159,7 +162,7 @@ class CheckpointCoordinator:
             await self._hold(point)
         elif topics is None:
             point.problem = "the controller did not say in time which topics there are"
-        peers = tuple(peer.id for peer in self._context.config.cluster.nodes)
+        peers = tuple(member_ids(self._context.config.cluster.nodes, self._context.controller.machine))
         controller = _Part(CONTROLLER_GROUP, None, None, peers)
         parts = [*partitions, controller]
         # What cannot be had in one phase must not take the time of the next.
@@ -255,9 +258,11 @@ class CheckpointCoordinator:
         part.error = None if part.index is not None else f"node {leader.node}, its leader: {answer}"
 
     async def _take_controller(self, part: _Part) -> None:
+        before = controller_contents(self._context.controller.machine)
         result = await self._context.controller.submit(ControllerCheckpoint(), timeout=CALL_SECONDS)
         if isinstance(result, int):
             part.index, part.error = result, None
+            self.changes.taken(CONTROLLER_GROUP, result, before)
         else:
             part.error = result.reason if isinstance(result, Unavailable) else str(result)
 
@@ -312,7 +317,11 @@ class CheckpointCoordinator:
                 if replica is None:
                     return "it has no replica of the group"
                 await self._retention.release(replica)
+                before = contents(replica.machine)
                 result = await replica.execute(Checkpoint(lease_ms))
-                return result.log_index if isinstance(result, CheckpointTaken) else str(result)
+                if not isinstance(result, CheckpointTaken):
+                    return str(result)
+                self.changes.taken(group, result.log_index, before)
+                return result.log_index
             case _:
                 raise CallFailed("that is not a group and lease", unknown=False)

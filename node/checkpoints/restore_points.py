@@ -228,26 +228,30 @@ class RestorePoints:
         log.error("%s names %s, which is gone: the point restores nothing and is deleted", name, document)
         await self._context.store.delete_many([name])
 
-    async def newest_leases(self) -> list[tuple[int, int]]:
-        """Group and log index of each partition that the newest point names; raises StoreError.
-
-        Coordinators and the controller have no leases.
-        """
-        machine, points = self._context.controller.machine, await self._names()
+    async def newest(self) -> RestorePoint | None:
+        """The newest point, if this life of the cluster took it and it can be read; raises StoreError."""
+        points = await self._names()
         if not points:
-            return []
+            return None
         try:
-            newest = decode_point(bytes(await self._context.store.get(points[-1])))
+            point = decode_point(bytes(await self._context.store.get(points[-1])))
+        except ObjectNotFound:
+            return None  # its node has taken it back meanwhile
         except RestorePointDamaged as error:
             log.error("%s: %s", points[-1], error)
-            return []
+            return None
+        return point if point.incarnation == self._context.controller.machine.incarnation else None
+
+    def leases(self, point: RestorePoint) -> list[tuple[int, int]]:
+        """Group and log index of each partition that a point names: coordinators and the controller have no
+        leases."""
         partitions = {
             partition.group
-            for topic in machine.topics
+            for topic in self._context.controller.machine.topics
             if topic.name not in INTERNAL_TOPICS
             for partition in topic.partitions
         }
-        return [(one.group, one.log_index) for one in newest.groups if one.group in partitions]
+        return [(one.group, one.log_index) for one in point.groups if one.group in partitions]
 
     async def _names(self) -> list[str]:
         """Names of all points in the storage, oldest first; raises StoreError."""

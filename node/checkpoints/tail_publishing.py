@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from strandline.node.checkpoints.changes import contents
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorders import CheckpointRecorders
@@ -245,7 +246,7 @@ class TailPublishing(PeriodicPart):
         if replica is None:
             return None
         machine = replica.machine
-        visible = _visible(machine)
+        visible = contents(machine)
         if self._seen.get(group) == visible:
             return None
         taken = recorder.take_tail() if group in self._seen else None
@@ -256,19 +257,6 @@ class TailPublishing(PeriodicPart):
             )
         recorder.open_tail(applied)
         return self._state(group, applied)
-
-
-def _visible(machine: PartitionStateMachine) -> tuple[int, ...]:
-    """Figures of what a reader would miss: records, and the places that they have moved to."""
-    return (
-        machine.next_offset,
-        machine.start_offset,
-        machine.last_stable_offset,
-        machine.last_reconciled_log_index,
-        len(machine.level_one),
-        machine.level_one.bytes,
-        machine.removed[-1].log_index if machine.removed else 0,
-    )
 
 
 def _fill(parts: Sequence[_Part], first: int) -> Iterator[Section]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from strandline.node.config.addresses import is_loopback, is_wildcard
 from strandline.node.config.file_paths import file_path
 from strandline.node.config.ports import tls_version
+from strandline.node.config.quotas import MAX_INT
 from strandline.node.config.token_keys import CURES, DEFAULT_CLAIM, TOKEN_READERS, bearer_tokens
 from strandline.node.config.values import (
     any_port,
@@ -22,6 +23,7 @@ from strandline.node.config.values import (
     flag,
     optional_text,
     some_text,
+    whole,
 )
 from strandline.node.kafka.wire.principal import PrincipalRules
 from strandline.node.kafka.wire.server import ListenAddress
@@ -72,6 +74,10 @@ class ListenerSection:
     oauth_principal_claim: str = DEFAULT_CLAIM
     max_reauth_seconds: float = 0.0
     """The longest that a login counts (Kafka's `connections.max.reauth.ms`); 0: as long as its connection."""
+    max_connections: int = 0
+    """Above which a further one waits (Kafka's `listener.name.<name>.max.connections`); 0 for no bound."""
+    max_connection_creation_rate: int = 0
+    """Likewise, connections a second."""
     section: str = ""
     """Its section of the configuration, where that is not [listeners.<name>]."""
 
@@ -108,6 +114,8 @@ class ListenerSection:
             self.max_reauth_seconds,
             self._tokens,
             section,
+            self.max_connections,
+            self.max_connection_creation_rate,
         )
 
     @property
@@ -166,6 +174,8 @@ LISTENER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "nodes_ca": file_path,
     "plain_without_tls": flag,
     "max_reauth_seconds": _reauth_seconds,
+    "max_connections": whole(0, MAX_INT),
+    "max_connection_creation_rate": whole(0, MAX_INT),
     **TOKEN_READERS,
 }
 _SASL_KEYS: Final = ("mechanisms", "plain_without_tls", "max_reauth_seconds", *TOKEN_READERS)

@@ -26,16 +26,21 @@ from strandline.node.config.listeners import (
     split,
 )
 from strandline.node.config.money import MonthlyBudget
+from strandline.node.config.peers import PEER_READERS, PeerAddress, SeedAddress
 from strandline.node.config.ports import PORT_READERS, AdminSection, MeshSection, mistake
-from strandline.node.config.quotas import QuotasSection
-from strandline.node.config.values import KIB, MIB, VALUE_READERS, PeerAddress
+from strandline.node.config.quotas import CONNECTION_READERS, QuotasSection
+from strandline.node.config.values import KIB, MIB, VALUE_READERS
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.level_zero.money_budget import LONGEST_PUT_SECONDS, MONTH_SECONDS
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 
-__all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "load"]
+__all__ = ["AdminSection", "ConfigError", "MeshSection", "NodeConfig", "PeerAddress", "SeedAddress", "load"]
 
-READERS: Final = VALUE_READERS | PORT_READERS | {"cluster.first_user": first_user}
+RENAMED: Final = {"checkpoints.publish_seconds": "checkpoints.interval"}
+"""Names of keys in earlier releases, which are still read."""
+READERS: Final = (
+    VALUE_READERS | PEER_READERS | PORT_READERS | CONNECTION_READERS | {"cluster.first_user": first_user}
+)
 
 
 class ConfigError(ValueError):
@@ -60,14 +65,16 @@ class ClusterSection:
     id: str
     secret: str
     """Proves membership on the mesh; the same random text on all nodes."""
-    nodes: tuple[PeerAddress, ...]
-    """All nodes, which are the voters of the controller's group."""
+    nodes: tuple[PeerAddress, ...] = ()
+    """The nodes that found the cluster; none of a node that joins one by its seeds."""
     epoch_seconds: float = 10.0
     """Time between two advances of the cluster epoch."""
     first_user: FirstUser | None = None
     """A user that is made where there is none."""
     replace_lost_disks: bool = False
     """Whether a node that comes with an empty folder joins as new without `strandline node replace`."""
+    seeds: tuple[SeedAddress, ...] = ()
+    """Of a node that is added later: where to find the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +174,9 @@ class CheckpointsSection:
     """So many without a lease each group keeps, the newest."""
     local_share_bits: int = 6
     """Of a local log one key in 2 to this power is told beside a checkpoint."""
-    publish_seconds: float = 0.0
-    """Time between two restore points; 0: only `strandline checkpoint` takes them."""
+    interval: float = 3600.0
+    """Seconds between two restore points while anything is written; 0: only `strandline checkpoint` takes
+    them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,6 +397,8 @@ class _Given:
 
     def __init__(self) -> None:
         self.values: dict[str, _Value] = {}
+        self.renamed: dict[str, tuple[str, str]] = {}
+        """By key, which name of it the last source gave, if the key was renamed."""
         self.notes: list[str] = []
 
     @property
@@ -401,6 +411,14 @@ class _Given:
         return told or "cluster.secret" in self.values or "cluster.first_user" in self.values
 
     def put(self, source: str, key: str, value: Any) -> None:
+        if key in RENAMED or key in RENAMED.values():
+            name, key = key, RENAMED.get(key, key)
+            before = self.renamed.setdefault(key, (source, name))
+            if before[0] == source and before[1] != name:
+                raise ConfigError(f"{source}: {name} and {before[1]} are one setting: keep {key} alone")
+            self.renamed[key] = (source, name)
+            if name != key:
+                self.notes.append(f"{source}: {name} is now called {key}: use the new name")
         if key.startswith("storage.options."):
             options = self.values.get("storage.options", _Value(source, {})).value
             name = key.removeprefix("storage.options.")
@@ -457,7 +475,7 @@ def _namesakes(key: str) -> list[str]:
 def _take_variable(given: _Given, variable: str, text: str) -> None:
     if config_variables.is_of_a_service(variable, text):
         return
-    key = config_variables.key_of(variable, READERS)
+    key = config_variables.key_of(variable, [*READERS, *RENAMED])
     if key is not None:
         given.put(variable, key, parsed(text))
         return
@@ -486,28 +504,19 @@ def parsed(text: str) -> Any:
 def _build(given: _Given) -> NodeConfig:
     node = _required(given, NodeSection, "node")
     cluster = _required(given, ClusterSection, "cluster")
-    me = next((peer for peer in cluster.nodes if peer.id == node.id), None)
-    if me is None:
-        ids = ", ".join(str(peer.id) for peer in cluster.nodes)
-        raise ConfigError(
-            f"{given.source('node.id')}: node.id: {node.id} is none of cluster.nodes ({ids}): "
-            "add it there, on all nodes"
-        )
-    mesh = MeshSection(**{"host": me.host, "port": me.port, **given.section("mesh")})
+    mesh = _mesh(given, node, cluster)
     kafka = KafkaSection(**given.section("kafka"))
     admin = AdminSection(**given.section("admin"))
     storage = _required(given, StorageSection, "storage")
     _check_storage(given, storage, len(cluster.nodes))
     _check_budget(given, storage, len(cluster.nodes))
     topics = TopicsSection(**given.section("topics"))
-    nodes = len(cluster.nodes)
-    replication = topics.replication_factor or min(3, nodes)
-    if replication > nodes:
-        raise ConfigError(
-            f"{given.source('topics.replication_factor')}: topics.replication_factor: {replication} "
-            f"replicas need as many nodes, and cluster.nodes has {nodes}: lower it, or leave it out"
+    if topics.replication_factor > (nodes := len(cluster.nodes)) > 0:
+        given.notes.append(
+            f"topics.replication_factor: {topics.replication_factor} replicas need as many nodes, and "
+            f"cluster.nodes has {nodes}: topics that do not name their own are refused until others have "
+            "joined: lower it, or leave it out"
         )
-    topics = replace(topics, replication_factor=replication)
     batching_keys = given.section("batching")
     try:
         batching = BatcherConfig(**batching_keys)
@@ -610,6 +619,47 @@ def _build(given: _Given) -> NodeConfig:
     )
 
 
+def _mesh(given: _Given, node: NodeSection, cluster: ClusterSection) -> MeshSection:
+    """The mesh's address, of the node's place in cluster.nodes or, with seeds, of its own keys."""
+    values = given.section("mesh")
+    if bool(cluster.nodes) is bool(cluster.seeds):
+        said = "cluster.seeds: cluster.nodes is set too" if cluster.nodes else "cluster.nodes is not set"
+        raise ConfigError(
+            f"{said}: write cluster.nodes for the nodes that found a cluster, cluster.seeds for a node that "
+            "joins one that runs"
+        )
+    if cluster.seeds:
+        for key in ("host", "port"):
+            if key not in values:
+                raise ConfigError(
+                    f"mesh.{key} is not set, and no cluster.nodes says it: write {key} = … under [mesh]"
+                )
+        mesh = MeshSection(**values)
+        if is_wildcard(mesh.told[0]):
+            raise ConfigError(
+                f"{given.source('mesh.host')}: mesh.host: other nodes would be told to connect to "
+                f"{mesh.told[0]}, which is not a machine's address: set mesh.advertised_host to the name or "
+                "address at which they reach this node"
+            )
+        return mesh
+    me = next((peer for peer in cluster.nodes if peer.id == node.id), None)
+    if me is None:
+        ids = ", ".join(str(peer.id) for peer in cluster.nodes)
+        raise ConfigError(
+            f"{given.source('node.id')}: node.id: {node.id} is none of cluster.nodes ({ids}), which "
+            "found the cluster: add it there, on all nodes, if the cluster is new; where it runs, name these "
+            "addresses as cluster.seeds instead"
+        )
+    for key in ("advertised_host", "advertised_port"):
+        if key in values:
+            raise ConfigError(
+                f"{given.source(f'mesh.{key}')}: mesh.{key}: cluster.nodes says it: correct it there, or "
+                "leave this out"
+            )
+    values = {"host": me.host, "port": me.port, **values}
+    return MeshSection(**values, advertised_host=me.host, advertised_port=me.port)
+
+
 def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
     """Raise ConfigError for storage that would lose acknowledged records, unless that is meant."""
     if not storage.url.startswith("memory:"):
@@ -620,10 +670,11 @@ def _check_storage(given: _Given, storage: StorageSection, nodes: int) -> None:
             f"{source}: {storage.url} keeps every record in this process's memory, and all are lost when it "
             "stops: name a folder or a bucket, or set storage.volatile = true if that is meant"
         )
-    if nodes > 1:
+    if nodes != 1:
+        others = f"the other {nodes - 1} of cluster.nodes" if nodes else "the nodes of cluster.seeds"
         raise ConfigError(
-            f"{source}: {storage.url} is the memory of one process, and the other {nodes - 1} of "
-            "cluster.nodes cannot read it: name a folder that all nodes see, or a bucket"
+            f"{source}: {storage.url} is the memory of one process, and {others} "
+            "cannot read it: name a folder that all nodes see, or a bucket"
         )
 
 
@@ -633,12 +684,12 @@ def _check_budget(given: _Given, storage: StorageSection, nodes: int) -> None:
     if budget is None:
         return
     sweep = CollectorSection(**given.section("collector")).sweep_seconds
-    least = nodes * MONTH_SECONDS * (1 / LONGEST_PUT_SECONDS + 1 / sweep) * storage.put_price * 1e-6
+    least = max(nodes, 1) * MONTH_SECONDS * (1 / LONGEST_PUT_SECONDS + 1 / sweep) * storage.put_price * 1e-6
     if budget.amount < least:
         raise ConfigError(
             f"{given.source('storage.requests_budget')}: storage.requests_budget: {budget} does not pay for "
             f"a put in {LONGEST_PUT_SECONDS:g} s and a listing in collector.sweep_seconds of each of "
-            f"{nodes} nodes, and so many are made whatever is configured: "
+            f"{max(nodes, 1)} nodes, and so many are made whatever is configured: "
             f'write "{least:.2f} {budget.currency}/month" or more, correct storage.put_price, or leave it out'
         )
 

@@ -21,7 +21,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252})|\[?[0-9A-Fa-f:.]{2,45}\]
 
 @dataclass(frozen=True, slots=True)
 class MeshSection:
-    """Address of the mesh; default: this node's entry in cluster.nodes."""
+    """Address of the mesh; default: this node's entry in cluster.nodes, where that has it."""
 
     host: str
     port: int
@@ -29,6 +29,14 @@ class MeshSection:
     key: str = ""
     ca: str = ""
     """Paths of PEM files; see `TlsSettings`. All three, or none: no TLS."""
+    advertised_host: str = ""
+    advertised_port: int = 0
+    """The address that other nodes are told to connect to; empty: the host, and 0: the port."""
+
+    @property
+    def told(self) -> tuple[str, int]:
+        """The address at which other nodes reach this one."""
+        return self.advertised_host or self.host, self.advertised_port or self.port
 
     @property
     def tls(self) -> TlsSettings | None:
@@ -92,6 +100,8 @@ def tls_version(value: Any) -> str:
 PORT_READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "mesh.host": some_text,
     "mesh.port": whole(1, 65535),
+    "mesh.advertised_host": some_text,
+    "mesh.advertised_port": whole(1, 65535),
     "mesh.certificate": file_path,
     "mesh.key": file_path,
     "mesh.ca": file_path,

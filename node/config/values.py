@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from strandline.node.config.addresses import is_wildcard
 from strandline.node.config.authorization import principals
 from strandline.node.config.money import monthly_budget, price
 from strandline.statemachine.controller.controller_commands import MAX_RACK
@@ -23,19 +22,10 @@ OBJECT_STORES: Final = ("s3", "gs", "az", "memory")
 """Schemes of storage.url; anything else must be the path of a folder."""
 
 
-class PeerAddress(NamedTuple):
-    """A node of the cluster and where its mesh listens; written `1@127.0.0.1:7101`."""
-
-    id: int
-    host: str
-    port: int
-
-
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _SIZE = re.compile(r"(\d+)(B|KiB|MiB|GiB)?")
 _BYTES = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": 1024 * MIB}
-_PEER = re.compile(r"(\d+)@(.+):(\d+)")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=+-]{0,63}")
 _SHORTEST_SECRET: Final = 16
 _LEAST_LETTERS: Final = 6
@@ -151,30 +141,6 @@ def _rate(value: Any) -> float:
     return float(value)
 
 
-def _peers(value: Any) -> tuple[PeerAddress, ...]:
-    texts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts:
-        raise ValueError(f'{value!r} is not a list of nodes: write like ["1@127.0.0.1:7101"]')
-    peers = []
-    for text in texts:
-        match = _PEER.fullmatch(text.strip()) if isinstance(text, str) else None
-        if match is None:
-            raise ValueError(f'{text!r} is not a node: write id@host:port, like "1@127.0.0.1:7101"')
-        peer = PeerAddress(_node_id(int(match[1])), match[2].strip("[]"), whole(1, 65535)(int(match[3])))
-        if is_wildcard(peer.host):
-            raise ValueError(
-                f"{text!r} is not an address that other nodes can connect to: write the one at which they "
-                f"reach node {peer.id}, and let it listen on all by mesh.host"
-            )
-        peers.append(peer)
-    ids = [str(peer.id) for peer in peers]
-    addresses = [f"{peer.host}:{peer.port}" for peer in peers]
-    for each in (*ids, *addresses):
-        if ids.count(each) > 1 or addresses.count(each) > 1:
-            raise ValueError(f"{each} is given to two nodes: each has its own id and its own address")
-    return tuple(sorted(peers))
-
-
 def choice(*choices: str) -> Callable[[Any], str]:
     """A reader for one of these words, in upper or lower case."""
 
@@ -264,7 +230,7 @@ def _secret(value: Any) -> str:
     return text
 
 
-_node_id = whole(1, 2**16 - 1)
+node_id = whole(1, 2**16 - 1)
 any_port = whole(0, 65535)
 
 VALUE_READERS: dict[str, Callable[[Any], Any]] = {
@@ -274,12 +240,11 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "authorization.allow_everyone_if_no_acl_found": flag,
     "quotas.windows": whole(2, 3600),
     "quotas.window_seconds": _positive_seconds,
-    "node.id": _node_id,
+    "node.id": node_id,
     "node.data": _folder,
     "node.rack": _rack,
     "cluster.id": _name,
     "cluster.secret": _secret,
-    "cluster.nodes": _peers,
     "cluster.epoch_seconds": _positive_seconds,
     "cluster.replace_lost_disks": flag,
     "kafka.host": some_text,
@@ -317,7 +282,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "memory.limit": _some_bytes,
     "checkpoints.keep": whole(1, 1_000),
     "checkpoints.local_share_bits": whole(0, 64),
-    "checkpoints.publish_seconds": duration,
+    "checkpoints.interval": duration,
     "publish.seconds": duration,
     "level_one.target_bytes": _some_bytes,
     "level_one.job_bytes": _some_bytes,

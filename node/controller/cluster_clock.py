@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median_low
 from typing import Final, NamedTuple
 
@@ -37,9 +37,14 @@ class ClusterClock:
     """One node's idea of the time, in ms since 1970. Belongs to `loop`."""
 
     def __init__(
-        self, node: int, nodes: int, wall_ms: Callable[[], int], *, loop: asyncio.AbstractEventLoop
+        self,
+        node: int,
+        nodes: Callable[[], Sequence[int]],
+        wall_ms: Callable[[], int],
+        *,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`nodes` is how many the cluster has, this one, `node`, included; `wall_ms` its own clock."""
+        """`nodes()` are those of the cluster now, this one, `node`, included; `wall_ms` is its own clock."""
         self._node = node
         self._nodes = nodes
         self._wall_ms = wall_ms
@@ -81,11 +86,12 @@ class ClusterClock:
     def estimate(self) -> ClockEstimate:
         """This node's clock compared with those of the others."""
         own = self._wall_ms() - self._loop_ms()
-        shown = [own, *map(max, self._shown.values())]
+        nodes = self._nodes()
+        shown = [own, *(max(times) for node, times in self._shown.items() if node in nodes)]
         middle = median_low(shown)
         # If there is a majority that agrees, the median is one of it, or lies between two of it.
         agreeing = sum(abs(other - middle) <= FAR_MS for other in shown)
-        if 2 * agreeing <= self._nodes:
+        if 2 * agreeing <= len(nodes):
             return ClockEstimate(0, trusted=False)
         return ClockEstimate(0 if abs(own - middle) <= FAR_MS else middle - own, trusted=True)
 

@@ -1,7 +1,7 @@
 """Compares the members in a node's configuration with those of the cluster.
 
-`cluster.nodes` makes a cluster when it is new; afterwards the controller's own log has the members. A list
-that is changed later has no effect, so the node logs that it differs.
+`cluster.nodes` makes a cluster when it is new; afterwards the controller's own log has the members
+(members.py). A list that is changed later adds no node, so the node logs that it has more.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ def differences(
     if extra := sorted(known.keys() - belong):
         told.append(
             f"{_nodes(extra)} in cluster.nodes and no part of the cluster, whose members are "
-            f"{_listed(sorted(belong))}: the list adds no node to a cluster; correct cluster.nodes"
-        )
-    if missing := sorted(belong - known.keys()):
-        told.append(
-            f"{_nodes(missing)} part of the cluster and not in cluster.nodes: this node does not connect "
-            "there; correct cluster.nodes"
+            f"{_listed(sorted(belong))}: the list adds no node to a cluster that runs: start the new one "
+            "with cluster.seeds, and correct cluster.nodes here"
         )
     for node, there in sorted(registered.items()):
         peer = known.get(node)

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from typing import Final
 
 from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.disowned import disowned
+from strandline.node.controller.joining import Joining
+from strandline.node.controller.members import Members
 from strandline.node.objectstore.storage_owner import (
     KEY,
     ForeignStorage,
@@ -52,6 +55,8 @@ class FolderKeeper:
         self,
         host: RaftHost,
         controller: ControllerClient,
+        members: Members,
+        joining: Joining,
         store: ObjectStore,
         owned: OwnedStore,
         *,
@@ -64,6 +69,8 @@ class FolderKeeper:
         """The storage's owner, as last read."""
         self._host = host
         self._controller = controller
+        self._members = members
+        self._joining = joining
         self._store = store
         self._owned = owned
         self._loop = loop
@@ -140,6 +147,8 @@ class FolderKeeper:
                 "this node's data folder is new, and the storage does not answer whether the cluster has"
                 f" lived before: the node waits for the storage{cause}"
             )
+        if self._joining.joins:
+            return self._joining.waits_for()
         return (
             f"this node's data folder is new, and the storage already belongs to {self.stored}: it waits for"
             " the nodes that have that cluster's log. If this node had another folder, bring it back, or let"
@@ -158,31 +167,14 @@ class FolderKeeper:
             self.disowned()
             or self.waits_for()
             or (
-                "it has no leader that this node hears: a majority of the nodes in cluster.nodes must run,"
-                " with their own data folders"
+                "it has no leader that this node hears: a majority of the nodes that vote in its group must"
+                " run, with their own data folders"
             )
         )
 
     def disowned(self) -> str | None:
         """That others know this node by another data folder, in one line; None if no peer said so lately."""
-        if self._host.mesh.strangers.is_disowned():
-            node = self._host.node_id
-            known = (
-                f"the other nodes know node {node} by another data folder, whose votes and acknowledged"
-                " entries this one lacks"
-            )
-            cure = f"let this one in with `strandline node replace {node}`"
-            if self._host.folder.newcomer:
-                return (
-                    f"{known}, since it is empty: bring that folder back, or {cure}; with"
-                    " cluster.replace_lost_disks the others let it in by themselves within a minute"
-                )
-            return (
-                f"{known}, and it is not empty: it may be an older copy, or one from before this node was"
-                " replaced, or removed: bring that folder back, or, if that one is lost or the node was"
-                f" removed, start this node with an empty one, then `strandline node replace {node}`"
-            )
-        return None
+        return disowned(self._host)
 
     # The storage.
 
@@ -219,7 +211,7 @@ class FolderKeeper:
         """Read the storage's owner; whether there is none, and this node is to found the cluster."""
         folder, cluster = self._host.folder, self._host.cluster_id
         incarnation = folder.incarnation or self._controller.machine.incarnation
-        founds = folder.newcomer and not incarnation
+        founds = folder.newcomer and not incarnation and not self._joining.joins
         try:
             found = self.stored = await (find_owner if founds else read_owner)(self._store)
         except OwnerUnreadable as error:
@@ -228,6 +220,11 @@ class FolderKeeper:
             raise
         if found is not None:
             check_cluster(found, cluster)
+        if found is None and self._joining.joins and not folder.generation:
+            raise ForeignStorage(
+                f"storage.url: nothing there says that it belongs to cluster {cluster!r}, which this node"
+                " is to join: name the folder or prefix that the other nodes have"
+            )
         if not incarnation:
             return found is None and founds
         if found is None:
@@ -282,6 +279,7 @@ class FolderKeeper:
             self._retry.cancel()
             self._retry = None
         machine, host = self._controller.machine, self._host
+        self._members.follow()
         own = machine.folders.get(host.node_id)
         if own is not None and own.folder != host.folder.id and own.generation > host.folder.generation > 0:
             if own.folder == REMOVED:

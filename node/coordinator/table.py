@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from strandline.node.controller.client import Unavailable
+from strandline.node.controller.members import member_ids
 from strandline.node.coordinator.context import CoordinatorContext, CoordinatorPlace
 from strandline.node.coordinator.groups.coordinator import GroupCoordinator
 from strandline.node.coordinator.replica import CoordinatorReplica
@@ -94,7 +95,7 @@ class Coordinators:
     async def _create(self, name: str) -> Topic | Refusal:
         context = self._context
         topic_id = uuid.UUID(bytes=context.rng.randbytes(16), version=4).bytes
-        replicas = min(REPLICAS, len(context.config.cluster.nodes))
+        replicas = min(REPLICAS, len(member_ids(context.config.cluster.nodes, context.controller.machine)))
         command = CreateInternalTopic(topic_id, name, context.config.coordinator.partitions, replicas)
         made = await context.controller.submit(command, CREATE_SECONDS)
         if isinstance(made, Topic):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -80,15 +80,15 @@ class Collector:
         collectable: CollectableEpochs,
         controller: ControllerClient,
         node: int,
-        nodes: Sequence[int],
+        writers: Callable[[], Collection[int]],
         *,
         loop: asyncio.AbstractEventLoop,
         newest_epoch: Callable[[], int],
         may_begin: Callable[[], bool],
     ) -> None:
-        """`nodes` are the configured ones; `newest_epoch` is what names this node's objects. `may_begin` says
-        whether the local replica of the controller has what was committed when this process started: an old
-        state may not know that collecting is paused."""
+        """`writers()` are all nodes that may have objects, removed ones too; `newest_epoch` is what names
+        this node's objects. `may_begin` says whether the local replica of the controller has what was
+        committed when this process started: an old state may not know that collecting is paused."""
         self.measures = CollectorMeasures()
         self.broken: str | None = None
         """The broken invariant, if any; nothing is deleted here until `reset`."""
@@ -99,7 +99,7 @@ class Collector:
         self._collectable = collectable
         self._controller = controller
         self._node = node
-        self._nodes = nodes
+        self._writers = writers
         self._loop = loop
         self._newest_epoch = newest_epoch
         self._may_begin = may_begin
@@ -177,7 +177,7 @@ class Collector:
 
     def shards(self) -> list[int]:
         """The shards this node collects."""
-        return shards_of(self._node, self._nodes, self._controller.machine.nodes)
+        return shards_of(self._node, self._writers(), self._controller.machine.nodes)
 
     async def dry_run(self, limit: int = PAGE) -> DryRun:
         """The objects that a sweep would delete now, up to `limit`; raises StoreError."""

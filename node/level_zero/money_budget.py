@@ -38,17 +38,20 @@ class MoneyBudget:
     """One node's share of a monthly budget. `now` is the loop's clock."""
 
     def __init__(
-        self, per_month: float, prices: Prices, other: Callable[[], Requests], now: Callable[[], float]
+        self,
+        share: Callable[[], float],
+        prices: Prices,
+        other: Callable[[], Requests],
+        now: Callable[[], float],
     ) -> None:
-        """`other` gives all requests but those that `spend` was told of; it may be late, and never goes down
-        for long."""
-        self.per_month = per_month
+        """`share()` is the present budget of a month: it changes with the number of nodes. `other` gives all
+        requests but those that `spend` was told of; it may be late, and never goes down for long."""
+        self._share = share
         self.spent = 0.0
         """Since the node's start, by the prices."""
         self.exceeded = 0.0
         """Spent beyond the budget, for requests that were not held back."""
-        self._rate = per_month / MONTH_SECONDS
-        self._own_rate = max(self._rate * OWN_SHARE, prices.put / LONGEST_PUT_SECONDS)
+        self._rate = share() / MONTH_SECONDS
         self._prices = prices
         self._other = other
         self._now = now
@@ -56,6 +59,15 @@ class MoneyBudget:
         self._at = now()
         self._left = self._rate * FIRST_SECONDS
         self._own = prices.put
+
+    @property
+    def per_month(self) -> float:
+        """The present budget of a month."""
+        return self._share()
+
+    @property
+    def _own_rate(self) -> float:
+        return max(self._rate * OWN_SHARE, self._prices.put / LONGEST_PUT_SECONDS)
 
     @property
     def left(self) -> float:
@@ -81,7 +93,7 @@ class MoneyBudget:
         now, other = self._now(), self._other()
         passed = now - self._at
         earned = passed * self._rate
-        self._at = now
+        self._at, self._rate = now, self._share() / MONTH_SECONDS
         self._left = min(self._left + earned, self._rate * BURST_SECONDS + self._prices.put)
         self._own = min(self._own + passed * self._own_rate, self._prices.put)
         puts, gets = max(other.puts, self._counted.puts), max(other.gets, self._counted.gets)

@@ -124,6 +124,15 @@ class Folder:
         """The folder of every other node, as it was met or as the controller says; not durable yet, maybe."""
         return self._wanted.peers
 
+    @property
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Addresses of nodes of which the configuration does not say it; not durable yet, maybe."""
+        return self._wanted.addresses
+
+    def learn_addresses(self, addresses: dict[int, tuple[str, int]]) -> None:
+        """Keep these addresses in place of those before."""
+        self._wanted = replace(self._wanted, addresses=addresses)
+
     def is_foreign(self, claim: Standing) -> bool:
         """Whether a folder took part in another incarnation of the cluster: it is never let in here."""
         return bool(self.incarnation and claim.incarnation) and self.incarnation != claim.incarnation

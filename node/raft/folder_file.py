@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from zlib import crc32
 
@@ -41,6 +41,8 @@ class FolderFields:
     votes: bool
     peers: dict[int, FolderKey]
     """By node id, the folders of the other nodes."""
+    addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """By node id, where the mesh finds nodes of which the configuration does not say it."""
 
 
 class FolderFile:
@@ -59,8 +61,9 @@ class FolderFile:
         """Read the file. Raises FolderError if it is damaged or another node's, and OSError."""
         fields = self._decode(self._disk.read(self.path))
         peers = {int(peer): FolderKey(*key) for peer, key in fields["peers"].items()}
+        addresses = {int(node): (str(host), int(port)) for node, (host, port) in _told(fields).items()}
         return FolderFields(
-            fields["folder"], fields["generation"], fields["incarnation"], fields["votes"], peers
+            fields["folder"], fields["generation"], fields["incarnation"], fields["votes"], peers, addresses
         )
 
     def write(self, fields: FolderFields) -> None:
@@ -75,6 +78,9 @@ class FolderFile:
             "votes": fields.votes,
             "peers": {str(peer): list(key) for peer, key in sorted(fields.peers.items())},
         }
+        if fields.addresses:
+            # A release that does not know of them reads the rest.
+            body["addresses"] = {str(node): list(one) for node, one in sorted(fields.addresses.items())}
         text = json.dumps(body)
         data = json.dumps({"crc32": crc32(text.encode()), "identity": text}).encode()
         temporary = f"{self.path}.new"
@@ -111,6 +117,12 @@ class FolderFile:
                 " together"
             )
         return fields
+
+
+def _told(fields: dict[str, Any]) -> dict[str, Any]:
+    """The addresses in the file; a file of an earlier release has none."""
+    found: dict[str, Any] = fields.get("addresses", {})
+    return found
 
 
 def has_served(disk: Disk, folder: str, node: int, cluster: str) -> bool:

@@ -197,6 +197,10 @@ class RaftGroup(ReplicaState):
         """Add a node as a voter, after it caught up as a learner; see MembershipChange.add_member."""
         return self.membership_change.add_member(node)
 
+    def add_learner(self, node: int) -> asyncio.Future[Outcome]:
+        """Have a node follow without a vote; see MembershipChange.add_learner."""
+        return self.membership_change.add_learner(node)
+
     def remove_member(self, node: int) -> asyncio.Future[Outcome]:
         """Remove a voter or learner; see MembershipChange.remove_member."""
         return self.membership_change.remove_member(node)

@@ -215,9 +215,22 @@ class RaftHost(GroupServices):
 
     # Peers and groups.
 
-    def set_peer(self, node_id: int, host: str, port: int) -> None:
-        """Set the address at which another node listens."""
-        self.mesh.set_peer(node_id, host, port)
+    def set_peer(self, node_id: int, host: str, port: int, also: tuple[str, int] | None = None) -> None:
+        """Set the address at which another node listens, and another one to try; see `Mesh.set_peer`."""
+        self.mesh.set_peer(node_id, host, port, also)
+
+    def remove_peer(self, node_id: int) -> None:
+        """Dial that node no more, and accept it no more."""
+        self.mesh.remove_peer(node_id)
+
+    @property
+    def known_addresses(self) -> dict[int, tuple[str, int]]:
+        """Addresses of other nodes that the data folder keeps."""
+        return self.folder.addresses
+
+    def know_addresses(self, addresses: dict[int, tuple[str, int]]) -> None:
+        """Keep these in the data folder, once `store_folder` has written them."""
+        self.folder.learn_addresses(addresses)
 
     def take_frames(self, kind: int, taker: Callable[[int, list[Any]], None]) -> None:
         """Hand frames `[kind, ...]` to `taker(peer, frame)`, which raises BadMessage for a malformed one."""

@@ -136,7 +136,7 @@ async def _point(store: ObjectStore, owner: Owner, number: int | None) -> tuple[
         raise CannotRestore(
             f"the storage of {owner} has no restore point",
             "bring back the data folders of a majority of its nodes. A running cluster makes one with"
-            " `strandline checkpoint`, or by itself with checkpoints.publish_seconds",
+            " `strandline checkpoint`, or by itself unless checkpoints.interval is 0",
         )
     wanted = max(numbers) if number is None else number
     if wanted not in numbers:

@@ -38,6 +38,42 @@ class HandshakeOwner(Protocol):
         """Take note of a handshake with this address, and of the reason why it failed, if it did."""
 
 
+class Entrance(Protocol):
+    """The way in of one socket."""
+
+    async def passed(self) -> None:
+        """Wait until it may shake hands."""
+
+    def make(self) -> asyncio.BaseProtocol:
+        """The protocol of its connection."""
+
+    def leave(self) -> None:
+        """No connection came of it."""
+
+
+class Gate(Protocol):
+    """A look at each socket before its handshake."""
+
+    def arrived(self, sock: socket.socket, client: str) -> Entrance | None:
+        """Its way in; None for one that the gate keeps, and closes."""
+
+
+class OpenGate:
+    """Lets every socket in."""
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol]) -> None:
+        self.make = make
+
+    def arrived(self, sock: socket.socket, client: str) -> Entrance | None:
+        return self
+
+    async def passed(self) -> None:
+        return
+
+    def leave(self) -> None:
+        return
+
+
 class TlsListener:
     """One address on which the other side speaks TLS."""
 
@@ -45,7 +81,7 @@ class TlsListener:
         self,
         owner: HandshakeOwner,
         keeper: TlsKeeper,
-        make: Callable[[], asyncio.BaseProtocol],
+        gate: Gate,
         *,
         loop: asyncio.AbstractEventLoop,
         places: int,
@@ -54,11 +90,11 @@ class TlsListener:
         other: str = "the client",
         waits: bool = True,
     ) -> None:
-        """`make` gives the protocol of a connection after its handshake. Of `places` handshakes at a time,
-        the oldest ends for one more unless that `waits`. `other` is the other side's name in messages."""
+        """Of `places` handshakes at a time, the oldest ends for one more unless that `waits`. `other` is the
+        other side's name in messages."""
         self._owner = owner
         self._keeper = keeper
-        self._make = make
+        self._gate = gate
         self._loop = loop
         self._handshake_seconds = handshake_seconds
         self._shutdown_seconds = shutdown_seconds
@@ -128,25 +164,39 @@ class TlsListener:
                     self._places.release()
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            if not self._waits and len(self._shaking) >= self._most:
-                oldest = next(iter(self._shaking))
-                oldest.cancel()
-                del self._shaking[oldest]
-            task = self._loop.create_task(self._shake(sock, str(address[0])))
-            self._shaking[task] = None
-            task.add_done_callback(self._shaken)
+            client = str(address[0])
+            entrance = self._gate.arrived(sock, client)
+            if entrance is not None:
+                self._begin(sock, client, entrance)
+            elif self._waits:
+                self._places.release()
             await asyncio.sleep(0)  # an accept that need not wait gives no other task a turn
+
+    def _begin(self, sock: socket.socket, client: str, entrance: Entrance) -> None:
+        if not self._waits and len(self._shaking) >= self._most:
+            oldest = next(iter(self._shaking))
+            oldest.cancel()
+            del self._shaking[oldest]
+        task = self._loop.create_task(self._shake(sock, client, entrance))
+        self._shaking[task] = None
+        task.add_done_callback(self._shaken)
 
     def _shaken(self, task: asyncio.Task[None]) -> None:
         self._shaking.pop(task, None)
         if self._waits:
             self._places.release()
 
-    async def _shake(self, sock: socket.socket, client: str) -> None:
+    async def _shake(self, sock: socket.socket, client: str, entrance: Entrance) -> None:
         failure = None
         try:
+            await entrance.passed()
+        except asyncio.CancelledError:
+            sock.close()
+            entrance.leave()
+            raise
+        try:
             await self._loop.connect_accepted_socket(
-                self._make,
+                entrance.make,
                 sock,
                 ssl=self._keeper.context,
                 ssl_handshake_timeout=self._handshake_seconds,
@@ -154,6 +204,10 @@ class TlsListener:
             )
         except OSError as error:  # ssl.SSLError, time-outs and lost connections are such
             failure = f"{self._keeper.port}: {refusal(error, self._handshake_seconds, self._other)}"
+            entrance.leave()
+        except asyncio.CancelledError:
+            entrance.leave()
+            raise
         self._owner.handshake_ended(client, failure)
 
 

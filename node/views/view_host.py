@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Any, Final, Protocol
 
 from strandline.node.config.node_config import NodeConfig
@@ -109,6 +109,9 @@ class ViewHost:
             return
         wanted = {name for program in programs.values() if self._leads(program) for name in versions(program)}
         there = {name for program in programs.values() for name in versions(program)}
+        for name, after in gone_live(self._processes.keys(), wanted).items():
+            process = self._processes[after] = self._processes.pop(name)
+            process.go_live(after)
         for name in [one for one in self._processes if one not in wanted]:
             ending = self._end(self._processes.pop(name), gone=is_gone(name, there))
             task = self._context.loop.create_task(ending)
@@ -196,6 +199,12 @@ def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:
     if name.live:
         return all((one.program, one.created) != (name.program, name.created) for one in there)
     return all(one != name and one != name._replace(live=True) for one in there)
+
+
+def gone_live(running: Set[VersionName], wanted: Set[VersionName]) -> dict[VersionName, VersionName]:
+    """Processes of versions that have gone live, and what they are from then on: they go on."""
+    after = {name: name._replace(live=True) for name in running - wanted}
+    return {name: live for name, live in after.items() if live in wanted - running}
 
 
 def versions(program: ViewProgram) -> list[VersionName]:

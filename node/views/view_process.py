@@ -106,6 +106,10 @@ class ViewProcess:
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._told: bytes | None = None
+        self._held: asyncio.Task[tuple[str, int | str]] | None = None
+        """The hold that the process asked for last."""
+        self._at_once = asyncio.Event()
+        """The next process begins without a pause."""
         self._running = loop.create_task(self._run())
 
     @property
@@ -114,10 +118,21 @@ class ViewProcess:
         return None if self._process is None else self._process.pid
 
     async def close(self) -> None:
-        """End the process at once."""
+        """End the process at once. A hold that it asked for is decided then, and so can be ended."""
         self._running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._running
+        if self._held is not None:
+            await asyncio.wait([self._held], timeout=END_SECONDS)
+
+    def go_live(self, name: VersionName) -> None:
+        """Run the version as the live one from here on.
+
+        The process that has cut over goes on. One that did not know of the cutover ends, and another begins
+        at once.
+        """
+        self.name = name
+        self._at_once.set()
 
     def go_by(self, way: Way) -> None:
         """End the process, to begin again by another way."""
@@ -175,7 +190,10 @@ class ViewProcess:
                     log.warning("the process of %s ended with code %d", self._shown(), code)
                     self._failed(str(self.status.get("failure") or f"it ended with code {code}"))
             pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._at_once.wait()
+            self._at_once.clear()
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
 
     def _failed(self, reason: str) -> None:
@@ -234,7 +252,8 @@ class ViewProcess:
                     self.tell()
                     process.stdin.write(framed(["answer", number, *answer]))
                 case ["hold", int(number), str(topic), str(reader), list(offsets), int(lease_ms)]:
-                    answer = await self._hold(topic, reader, dict(offsets), lease_ms)
+                    self._held = self._loop.create_task(self._hold(topic, reader, dict(offsets), lease_ms))
+                    answer = await asyncio.shield(self._held)
                     process.stdin.write(framed(["answer", number, *answer]))
                 case ["release", int(number), str(topic), str(reader), list(partitions)]:
                     answer = await self._release(topic, reader, partitions)
@@ -272,13 +291,15 @@ class ViewProcess:
 
 async def release_all(holding: Holder, machine: Controller, name: VersionName, inputs: Inputs) -> None:
     """End the holds of a version that is gone for good; those that cannot be ended now run out."""
-    reader = group_name(name.program, name.created, None if name.live else name.attempt)
-    for _, topic_id in inputs:
-        topic = machine.topic_by_id(topic_id)
-        if topic is not None and "compact" in CLEANUP_POLICY.of(topic.configs):
-            for one in await holding.release(topic, reader, range(len(topic.partitions))):
-                if one.error is not None:
-                    log.warning("hold of %s on %s-%d: %s", reader, topic.name, one.partition, one.error)
+    # A live version that ends soon after its cutover may have the holds of its filling still.
+    attempts = (name.attempt, None) if name.live else (name.attempt,)
+    for reader in (group_name(name.program, name.created, attempt) for attempt in attempts):
+        for _, topic_id in inputs:
+            topic = machine.topic_by_id(topic_id)
+            if topic is not None and "compact" in CLEANUP_POLICY.of(topic.configs):
+                for one in await holding.release(topic, reader, range(len(topic.partitions))):
+                    if one.error is not None:
+                        log.warning("hold of %s on %s-%d: %s", reader, topic.name, one.partition, one.error)
 
 
 def answer_of(result: Result | Unavailable) -> tuple[str, int | str]:

@@ -49,9 +49,11 @@ class ViewRights:
     def _look(self, machine: Controller) -> None:
         read, written, groups = set(), set(), set()
         for program in machine.view_programs.values():
+            # Also before the first version is live: this node may hear of a cutover later than its process.
+            groups.add(group_name(program.name, program.created, None))
             for version in program.versions():
-                attempt = None if version is program.live else version.attempt
-                groups.add(group_name(program.name, program.created, attempt))
+                # The process that has filled a live version reads on as a client of the filling's group.
+                groups.add(group_name(program.name, program.created, version.attempt))
                 # A topic that was deleted and made again under the name is another one.
                 inputs = [machine.topic_by_id(topic_id) for _, topic_id in version.inputs]
                 outputs = [machine.topic_by_id(view.topic_id) for view in version.views]

@@ -6,6 +6,7 @@ does, keeps what it has decoded: a document never changes under its name, so onl
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -33,6 +34,12 @@ LISTINGS: Final = 3
 
 _SHOWN: Final = 10
 """Most numbers of restore points that an error names."""
+
+PUBLISHES: Final = (
+    "nodes publish what is new within publish.seconds (5 s by default), and where that is 0 with "
+    "`strandline checkpoint`"
+)
+"""Cure of what is not published yet."""
 
 Loaded = TypeVar("Loaded")
 Place = tuple[Topic, int]
@@ -116,6 +123,20 @@ class NewestCheckpoints:
             self._tails.follow((CONTROLLER_GROUP,))
         return self._tails.read(whole=whole)
 
+    def renewed(self, seconds: float) -> bool:
+        """Look at everything again after this time; False, at once, where nothing can be newer.
+
+        Raises SourceError, StorageError.
+        """
+        time.sleep(seconds)
+        self.look(whole=True)
+        return True
+
+    @property
+    def has_tails(self) -> bool:
+        """Whether the cluster's nodes published tails, as of the last look."""
+        return self._tails is not None and self._tails.there
+
     def follow(self, groups: Collection[int]) -> None:
         """Let `look` tell of these groups, too. Raises SourceError, StorageError."""
         assert self._tails is not None, "the controller, which comes first, has said which groups there are"
@@ -135,8 +156,8 @@ class NewestCheckpoints:
         state = self.of_group(CONTROLLER_GROUP, load)
         if state is None:
             raise SourceError(
-                f"{self._storage.url}: no checkpoint of cluster {self.cluster} is published: "
-                "run `strandline checkpoint`"
+                f"{self._storage.url}: nothing of cluster {self.cluster} is published there: check the url "
+                f"and the id; {PUBLISHES}"
             )
         if state is not self._state:
             self._state = state
@@ -197,6 +218,10 @@ class PointCheckpoints(NewestCheckpoints):
         """There is never anything new."""
         return frozenset()
 
+    def renewed(self, seconds: float) -> bool:
+        """See `look`."""
+        return False
+
     def follow(self, groups: Collection[int]) -> None:
         """See `look`."""
 
@@ -246,7 +271,9 @@ def _point(storage: Storage, cluster: str, number: int) -> RestorePoint:
 def _only_cluster(storage: Storage) -> str:
     found = sorted({*storage.folders(PREFIX), *storage.folders(TAILS_PREFIX)})
     if not found:
-        raise SourceError(f"{storage.url}: no checkpoint is published there: run `strandline checkpoint`")
+        raise SourceError(
+            f"{storage.url}: no cluster has published anything there: check the url; {PUBLISHES}"
+        )
     if len(found) > 1:
         names = ", ".join(found)
         raise SourceError(
@@ -263,8 +290,8 @@ def check_wanted(state: ControllerState, options: ReadOptions) -> None:
             raise SourceError(f"topic {name!r} is internal: it has no records, its state is all there is")
         if topic is None:
             raise SourceError(
-                f"there is no topic {name!r} in {_which(options)}, but {_there(state)}: if it is new, "
-                "run `strandline checkpoint`"
+                f"there is no topic {name!r} in {which(options)}, but {_there(state)}: check the name, or "
+                f"{cure(options)}"
             )
         if beyond := sorted(number for number in chosen or () if number >= len(topic.partitions)):
             raise SourceError(
@@ -277,7 +304,7 @@ def check_pattern(state: ControllerState, options: ReadOptions) -> None:
     if options.pattern is not None and not any(wanted_places(state, options)):
         raise SourceError(
             f"option 'subscribePattern' is {options.pattern.pattern!r}, and matches no whole name of a topic "
-            f"in {_which(options)}, but there is {_there(state)}"
+            f"in {which(options)}, but there is {_there(state)}"
         )
 
 
@@ -296,8 +323,14 @@ def wanted_places(state: ControllerState, options: ReadOptions) -> Iterator[Plac
                 yield topic, number
 
 
-def _which(options: ReadOptions) -> str:
-    return "the newest checkpoint" if options.checkpoint is None else f"checkpoint {options.checkpoint}"
+def which(options: ReadOptions) -> str:
+    """The states that are read, for messages."""
+    return "what is published" if options.checkpoint is None else f"checkpoint {options.checkpoint}"
+
+
+def cure(options: ReadOptions) -> str:
+    """Advice where something is not published in them."""
+    return f"wait: {PUBLISHES}" if options.checkpoint is None else "name a later checkpoint"
 
 
 def _there(state: ControllerState) -> str:

@@ -74,6 +74,11 @@ class Tails:
         """Names of the tails that were read, and are still there."""
         self._groups: dict[int, _Followed] = {}
 
+    @property
+    def there(self) -> bool:
+        """Whether there were any at the last `read`."""
+        return bool(self._known)
+
     def read(self, *, whole: bool = False) -> frozenset[int]:
         """Read what is new; gives the followed groups that it tells of.
 

@@ -7,7 +7,6 @@ which is read only where offsets and times that are wanted may lie.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,8 +31,10 @@ from strandline.snapshot.spark.newest import (
     Place,
     check_pattern,
     check_wanted,
+    cure,
     wanted_checkpoints,
     wanted_places,
+    which,
 )
 from strandline.snapshot.spark.options import EARLIEST, LATEST, ReadOptions, SourceError
 from strandline.snapshot.spark.pieces import PieceKind, Rows, Slice, of_blocks, of_level_zero
@@ -106,18 +107,24 @@ class PartitionView:
         return within
 
 
+class NotPublished(SourceError):
+    """A partition that there is has no published state: it is new, or its leader could not publish yet."""
+
+
 def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
-    """The wanted partitions, in the order of topics and numbers; raises SourceError."""
+    """The wanted partitions, in the order of topics and numbers; raises SourceError.
+
+    Looks again for up to the sum of WAITS_SECONDS where a newer state will name what is missing.
+    """
     try:
         checkpoints = wanted_checkpoints(storage, options)
         for wait in (*WAITS_SECONDS[1:], None):
             try:
                 return _found(storage, options, checkpoints)
-            except ObjectGone:
-                if wait is None:
+            except (ObjectGone, NotPublished) as error:
+                hopeless = isinstance(error, NotPublished) and not checkpoints.has_tails
+                if wait is None or hopeless or not checkpoints.renewed(wait):
                     raise
-                time.sleep(wait)  # newer states name others
-                checkpoints.look(whole=True)
     except (StorageError, BadObject) as error:
         raise SourceError(str(error)) from error
     raise AssertionError("the last look returns or raises")
@@ -130,8 +137,9 @@ def _found(storage: Storage, options: ReadOptions, checkpoints: NewestCheckpoint
     views = newest_views(checkpoints, wanted_places(state, options), options.committed)
     for (topic, number), view in views.items():
         if view is None:
-            raise SourceError(
-                f"no checkpoint of partition {topic}-{number} is published: run `strandline checkpoint`"
+            raise NotPublished(
+                f"there is nothing of partition {topic}-{number} in {which(options)}: {cure(options)}; see "
+                f"`strandline topic describe {topic}` for its leader, which publishes"
             )
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
         bounded = list(pool.map(partial(bounded_view, storage, options), filter(None, views.values())))

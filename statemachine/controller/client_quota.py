@@ -1,4 +1,4 @@
-"""Client quotas as values: entities, keys and filters, and Kafka's answers to faulty ones (KIP-13, KIP-546).
+"""Client quotas as values: entities, keys, filters, and Kafka's answers to faulty ones (KIP-13, 546, 612).
 
 Pure values; quota_set.py keeps them and finds the quota of a client, node/kafka/handlers has the requests.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from enum import IntEnum, StrEnum
+from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -30,8 +31,14 @@ class QuotaKey(StrEnum):
     MUTATIONS = "controller_mutation_rate"
 
 
-_WHOLE: Final = frozenset((QuotaKey.PRODUCED_BYTES, QuotaKey.FETCHED_BYTES))
-_MAX_LONG: Final = 2**63 - 1
+CONNECTION_RATE: Final = "connection_creation_rate"
+"""Kafka's one key of IP addresses: connections a second (KIP-612)."""
+_WHOLE: Final = {
+    QuotaKey.PRODUCED_BYTES: (2**63 - 1, "LONG"),
+    QuotaKey.FETCHED_BYTES: (2**63 - 1, "LONG"),
+    CONNECTION_RATE: (2**31 - 1, "INT"),
+}
+"""The most that each key of whole numbers may be, and Kafka's name of such numbers."""
 
 
 class QuotaEntity(NamedTuple):
@@ -40,6 +47,8 @@ class QuotaEntity(NamedTuple):
     user: str | None
     """The name alone: `alice` for the principal User:alice."""
     client_id: str | None
+    ip: str | None = None
+    """An IP address in its shortest spelling; never beside one of the others."""
 
     @property
     def parts(self) -> Iterator[tuple[str, str]]:
@@ -48,6 +57,8 @@ class QuotaEntity(NamedTuple):
             yield USER, self.user
         if self.client_id is not None:
             yield CLIENT_ID, self.client_id
+        if self.ip is not None:
+            yield IP, self.ip
 
 
 Changes = Sequence[tuple[str, float | None]]
@@ -67,33 +78,52 @@ def entity_of(parts: Sequence[tuple[str, str | None]]) -> QuotaEntity | Refused:
         found[kind] = DEFAULT if name is None else name
     if not found:
         return _invalid("Invalid empty client quota entity")
-    if IP in found:
-        return _invalid("There are no quotas of IP addresses here: name a user, a client id or both.")
-    return QuotaEntity(found.get(USER), found.get(CLIENT_ID))
+    if IP not in found:
+        return QuotaEntity(found.get(USER), found.get(CLIENT_ID))
+    if len(found) > 1:
+        return _invalid("Invalid empty client quota entity: an ip is named alone")
+    address = found[IP] and shortest(found[IP])
+    if address is None:
+        return _invalid(f"{found[IP]} is not a valid IP: write an address, host names are not resolved")
+    return QuotaEntity(None, None, address)
+
+
+def shortest(address: str) -> str | None:
+    """The one spelling under which an IP address is kept and looked up; None for what is no address."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return str(mapped or parsed)
 
 
 def fault(entity: QuotaEntity, changes: Changes) -> Refused | None:
     """The refusal of changes that Kafka refuses, or that are too large; None for those that may be made."""
-    if entity == (None, None):
+    if not any(entity.parts):
         return _invalid("Invalid empty client quota entity")
+    if entity.ip is not None and any((entity.user, entity.client_id)):
+        return _invalid("Invalid empty client quota entity: an ip is named alone")
     if any(len(name) > MAX_NAME for _, name in entity.parts):
         return _invalid(f"A name of a client quota entity has at most {MAX_NAME} characters.")
     if len({key for key, _ in changes}) < len(changes):
         return _invalid("Duplicate quota key, no quota of this entity is changed")
+    keys = _KEYS if entity.ip is None else _IP_KEYS
     for key, value in changes:
-        if value is not None and (reason := _value_fault(key, value)):
+        if value is not None and (reason := _value_fault(keys, key, value)):
             return _invalid(reason)
     return None
 
 
-def _value_fault(key: str, value: float) -> str | None:
-    if key not in _KEYS:
+def _value_fault(keys: frozenset[str], key: str, value: float) -> str | None:
+    if key not in keys:
         return f"Invalid configuration key {key}"
     if not value > 0.0:  # NaN is none either
         return f"Quota {key} must be greater than 0"
     if key in _WHOLE:
-        if value > _MAX_LONG:
-            return f"Proposed value for {key} is too large for a LONG."
+        most, kind = _WHOLE[key]
+        if value > most:
+            return f"Proposed value for {key} is too large for {'an' if kind == 'INT' else 'a'} {kind}."
         if value % 1.0 > 1e-6:
             return f"{key} cannot be a fractional value."
     elif math.isinf(value):
@@ -133,7 +163,7 @@ class QuotaFilter:
         if match == Match.EXACT:
             if name is None:
                 return _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
-            self._wanted[kind] = name
+            self._wanted[kind] = (shortest(name) or name) if kind == IP else name
         elif name is not None:
             asked = "DEFAULT" if match == Match.UNNAMED else "SPECIFIED"
             return _invalid(f"Request specified MATCH_TYPE_{asked}, but also specified a match string.")
@@ -158,4 +188,5 @@ def _invalid(reason: str) -> Refused:
     return Refused(KafkaError.INVALID_REQUEST, reason)
 
 
-_KEYS: Final = frozenset(QuotaKey)
+_KEYS: Final = frozenset(map(str, QuotaKey))
+_IP_KEYS: Final = frozenset((CONNECTION_RATE,))

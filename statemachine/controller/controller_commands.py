@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 4
+FEATURE_LEVEL = 5
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -67,7 +67,7 @@ class ControllerOpcode(IntEnum):
     ALTER_CLIENT_QUOTAS = 34
     SET_DRAINING = 35
     REMOVE_NODE = 36
-    SET_BALANCING = 38
+    ADD_NODE = 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,30 @@ class RegisterNode:
     node: int
     boot_id: int
     replaces: int
+    kafka_host: str
+    kafka_port: int
+    mesh_host: str
+    mesh_port: int
+    admin_port: int
+    min_feature_level: int
+    max_feature_level: int
+    time: int
+    folder: int
+    listeners: Sequence[tuple[str, str, int]] = ()
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AddNode:
+    """Make a machine a node of the cluster that was none before. Result: how many nodes there are.
+
+    The node counts as dead until it registers, which takes a connection to the others: they learn its address
+    from this. The fields are those of its `RegisterNode`. Refused for an id that has, or had, another data
+    folder. Repeating it is safe.
+    """
+
+    node: int
+    boot_id: int
     kafka_host: str
     kafka_port: int
     mesh_host: str
@@ -339,13 +363,14 @@ class AlterAcls:
 class AlterClientQuotas:
     """Change an entity's client quotas, all or none (KIP-546). Result: how many the entity has then.
 
-    None for a user or client id that the entity does not name, "" for Kafka's default; None for a quota that
-    goes.
+    None for a user, client id or IP address that the entity does not name, "" for Kafka's default; None for a
+    quota that goes. Without an address the entry ends before it, as in earlier releases.
     """
 
     user: str | None
     client_id: str | None
     changes: Sequence[tuple[str, float | None]]
+    ip: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,13 +408,6 @@ class SetCollection:
     """
 
     paused: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SetBalancing:
-    """Have replicas move by themselves until nodes are even, or leave them. Result: whether they do."""
-
-    on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +559,6 @@ Command = (
     | RaiseFeatureLevel
     | ControllerCheckpoint
     | SetCollection
-    | SetBalancing
     | ReplaceNode
     | ReplicasLeft
     | ReplicasJoined
@@ -552,6 +569,7 @@ Command = (
     | AlterClientQuotas
     | SetDraining
     | RemoveNode
+    | AddNode
     | ViewCommand
 )
 
@@ -789,6 +807,24 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
             _rack,
         ),
     ),
+    ControllerOpcode.ADD_NODE: (
+        AddNode,
+        (
+            _node,
+            _positive,
+            _label,
+            _port,
+            _label,
+            _port,
+            _port,
+            _positive,
+            _positive,
+            _count,
+            _positive,
+            _listeners,
+            _rack,
+        ),
+    ),
     ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
     ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node,)),
@@ -812,7 +848,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.ALTER_ACLS: (AlterAcls, (_acls, _acls)),
     ControllerOpcode.ALTER_CLIENT_QUOTAS: (
         AlterClientQuotas,
-        (_optional_text, _optional_text, _quota_changes),
+        (_optional_text, _optional_text, _quota_changes, _optional_text),
     ),
     ControllerOpcode.APPLY_VIEWS: (
         ApplyViews,
@@ -831,7 +867,6 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
     ControllerOpcode.CHECKPOINT: (ControllerCheckpoint, ()),
     ControllerOpcode.SET_COLLECTION: (SetCollection, (_flag,)),
-    ControllerOpcode.SET_BALANCING: (SetBalancing, (_flag,)),
     ControllerOpcode.CREATE_INTERNAL_TOPIC: (
         CreateInternalTopic,
         (_topic_id, _internal_topic, _positive, _positive),
@@ -841,6 +876,7 @@ _KINDS: dict[type[Command], ControllerOpcode] = {command: kind for kind, (comman
 _LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
     ControllerOpcode.BOOTSTRAP: (1,),
     ControllerOpcode.REGISTER_NODE: ((), ""),
+    ControllerOpcode.ALTER_CLIENT_QUOTAS: (None,),
 }
 """Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
 last fields that have these, so those releases can read it."""
@@ -877,7 +913,7 @@ def decode(entry: bytes) -> Command:
         command = form(*(read(value) for read, value in zip(readers, values, strict=True)))
     except Exception as error:
         raise Corruption(f"not a command of the controller: {error}") from error
-    if isinstance(command, RegisterNode) and command.min_feature_level > command.max_feature_level:
+    if isinstance(command, RegisterNode | AddNode) and command.min_feature_level > command.max_feature_level:
         raise Corruption(f"node {command.node} understands no feature level")
     return command
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from strandline.statemachine.controller.feature_levels import PLACEMENT
+from strandline.statemachine.controller.feature_levels import ADDRESSES, PLACEMENT
 
 SNAPSHOT_FORMAT: Final = 12
 BEFORE_LISTENERS: Final = 4
@@ -25,15 +25,16 @@ BEFORE_QUOTAS: Final = 9
 BEFORE_RACKS: Final = 10
 """No node names a rack or is drained. It is what a cluster below feature level 2 writes, so that nodes of
 earlier releases read it."""
-BEFORE_BALANCING: Final = 11
-"""Replicas do not move by themselves. It is what a cluster writes in which that is off."""
+BEFORE_ADDRESSES: Final = 11
+"""No client quota is of an IP address: the row of one has no place for it. A cluster below feature level 4
+writes this."""
 
 
-def format_of(feature_level: int, *, balancing: bool) -> int:
-    """The format of the snapshot of a cluster at this level: the oldest that has what there is."""
+def format_at(feature_level: int) -> int:
+    """The format of the snapshots of a cluster at this level."""
     if feature_level < PLACEMENT:
         return BEFORE_RACKS
-    return SNAPSHOT_FORMAT if balancing else BEFORE_BALANCING
+    return SNAPSHOT_FORMAT if feature_level >= ADDRESSES else BEFORE_ADDRESSES
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +67,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["client_quotas"] = []
     if version <= BEFORE_RACKS:
         fields["draining"] = []
-    if version <= BEFORE_BALANCING:
-        fields["balancing"] = False
+    if version <= BEFORE_ADDRESSES:
+        fields["client_quotas"] = [[*names, None, values] for *names, values in fields["client_quotas"]]
     return fields

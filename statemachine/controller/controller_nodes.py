@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AddNode,
     AllocateProducerIds,
     Bootstrap,
     FenceNode,
@@ -15,7 +16,6 @@ from strandline.statemachine.controller.controller_commands import (
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
-    SetBalancing,
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import (
@@ -36,11 +36,11 @@ _NAMED = 5
 
 NodeCommand = (
     Bootstrap
+    | AddNode
     | RegisterNode
     | Heartbeat
     | FenceNode
     | SetDraining
-    | SetBalancing
     | AllocateProducerIds
     | RaiseFeatureLevel
 )
@@ -53,6 +53,8 @@ def apply(
     match command:
         case Bootstrap():
             return _bootstrap(state, index, command)
+        case AddNode():
+            return _add(state, index, command)
         case RegisterNode():
             return _register(state, index, command)
         case Heartbeat():
@@ -61,9 +63,6 @@ def apply(
             return _fence(state, index, command)
         case SetDraining():
             return _set_draining(state, index, command)
-        case SetBalancing():
-            state.balancing = command.on
-            return command.on
         case AllocateProducerIds():
             return _allocate_producer_ids(state, command)
         case RaiseFeatureLevel():
@@ -82,6 +81,72 @@ def _bootstrap(state: ControllerState, index: int, command: Bootstrap) -> str | 
         reason = f"This is cluster {state.cluster_id}, not {command.cluster_id}."
         return Refused(KafkaError.INCONSISTENT_CLUSTER_ID, reason)
     return state.cluster_id
+
+
+def _add(state: ControllerState, index: int, command: AddNode) -> int | Refused:
+    """Make a machine a node; it is heard only when it registers.
+
+    One that has the id already, by its data folder, may say where it listens now while it counts as dead:
+    else nodes with higher ids, which dial it, would not find it.
+    """
+    node, folder = command.node, state.folders.get(command.node)
+    known = state.nodes.get(node)
+    if folder is not None and folder.folder == command.folder and known is not None:
+        address = command.mesh_host, command.mesh_port
+        if known.fenced and (known.mesh_host, known.mesh_port) != address:
+            state.put_node(known._replace(mesh_host=address[0], mesh_port=address[1]))
+            state.version = index
+        return len(state.nodes)
+    if folder is not None and folder.folder != command.folder:
+        had = f"has data folder {folder.folder:016x}"
+        if folder.folder == REMOVED:
+            had = "was removed from this cluster"
+        reason = (
+            f"Node {node} {had}: give the new machine a node.id that no other has, or had, or let it take"
+            f" that node's place with `strandline node replace {node}`."
+        )
+        return Refused(KafkaError.INVALID_REGISTRATION, reason)
+    refused = _not_understood(state, command)
+    if refused is not None:
+        return refused
+    state.time = max(state.time, command.time)
+    state.put_node(_registration(command, index, state.time, fenced=True))
+    state.folders.setdefault(node, NodeFolder(1, command.folder))
+    state.version = index
+    return len(state.nodes)
+
+
+def _not_understood(state: ControllerState, command: AddNode | RegisterNode) -> Refused | None:
+    """The refusal of a node whose release does not understand the cluster's feature level."""
+    if command.min_feature_level <= state.feature_level <= command.max_feature_level:
+        return None
+    reason = (
+        f"Node {command.node} understands feature levels {command.min_feature_level} to "
+        f"{command.max_feature_level}, the cluster is at {state.feature_level}: install a release that "
+        "understands it."
+    )
+    return Refused(KafkaError.UNSUPPORTED_VERSION, reason)
+
+
+def _registration(
+    command: AddNode | RegisterNode, index: int, time: int, *, fenced: bool
+) -> NodeRegistration:
+    return NodeRegistration(
+        command.node,
+        command.boot_id,
+        command.kafka_host,
+        command.kafka_port,
+        command.mesh_host,
+        command.mesh_port,
+        command.admin_port,
+        command.min_feature_level,
+        command.max_feature_level,
+        fenced,
+        index,
+        time,
+        tuple(ListenerAddress(*one) for one in command.listeners),
+        command.rack,
+    )
 
 
 def _register(state: ControllerState, index: int, command: RegisterNode) -> NodeRegistration | Refused:
@@ -107,30 +172,11 @@ def _register(state: ControllerState, index: int, command: RegisterNode) -> Node
             f" back, or let the new one in with `strandline node replace {command.node}`."
         )
         return Refused(KafkaError.INVALID_REGISTRATION, reason)
-    if not command.min_feature_level <= state.feature_level <= command.max_feature_level:
-        reason = (
-            f"Node {command.node} understands feature levels {command.min_feature_level} to "
-            f"{command.max_feature_level}, the cluster is at {state.feature_level}: install a release that "
-            "understands it."
-        )
-        return Refused(KafkaError.UNSUPPORTED_VERSION, reason)
+    refused = _not_understood(state, command)
+    if refused is not None:
+        return refused
     state.time = max(state.time, command.time)
-    registration = NodeRegistration(
-        command.node,
-        command.boot_id,
-        command.kafka_host,
-        command.kafka_port,
-        command.mesh_host,
-        command.mesh_port,
-        command.admin_port,
-        command.min_feature_level,
-        command.max_feature_level,
-        False,
-        index,
-        state.time,
-        tuple(ListenerAddress(*one) for one in command.listeners),
-        command.rack,
-    )
+    registration = _registration(command, index, state.time, fenced=False)
     state.put_node(registration)
     state.folders.setdefault(command.node, NodeFolder(1, command.folder))
     state.version = index

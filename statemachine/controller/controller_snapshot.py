@@ -12,9 +12,9 @@ from strandline.statemachine.controller.acl import Acl
 from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.client_quota import QuotaEntity
 from strandline.statemachine.controller.controller_formats import (
-    BEFORE_BALANCING,
+    BEFORE_ADDRESSES,
     BEFORE_RACKS,
-    format_of,
+    format_at,
     of_this_format,
 )
 from strandline.statemachine.controller.controller_state import (
@@ -47,7 +47,7 @@ _SCALARS: Final = (
 )
 _ROWS: Final = (
     "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs", "credentials",
-    "acls", "view_programs", "client_quotas", "draining", "balancing",
+    "acls", "view_programs", "client_quotas", "draining",
 )  # fmt: skip
 FIELDS: Final = ("format", *_SCALARS, *_ROWS)
 """Of a snapshot at the highest feature level; at a lower one it may have fewer."""
@@ -73,14 +73,15 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
         "view_programs": view_state.rows(state.view_programs),
         "client_quotas": [[*entity, dict(values)] for entity, values in state.client_quotas],
         "draining": sorted(state.draining),
-        "balancing": state.balancing,
     }
-    written = format_of(state.feature_level, balancing=state.balancing)
+    written = format_at(state.feature_level)
+    # Below its level the log holds no command that would fill what is left out.
     if written <= BEFORE_RACKS:
-        # Below its level the log holds no command that would fill it.
         del rows["draining"]
-    if written <= BEFORE_BALANCING:
-        del rows["balancing"]
+    if written <= BEFORE_ADDRESSES:
+        rows["client_quotas"] = [
+            [user, client_id, values] for user, client_id, _, values in rows["client_quotas"]
+        ]
     packed: bytes = msgpack.packb({"format": written, **values, **rows})
     return packed
 
@@ -112,10 +113,9 @@ def load(data: bytes) -> ControllerState:
         state.acls = AclSet(Acl(*row) for row in fields["acls"])
         state.view_programs = view_state.programs_from(fields["view_programs"])
         state.client_quotas = QuotaSet(
-            (QuotaEntity(user, client_id), values) for user, client_id, values in fields["client_quotas"]
+            (QuotaEntity(*names), values) for *names, values in fields["client_quotas"]
         )
         state.draining = set(fields["draining"])
-        state.balancing = fields["balancing"]
         if state.places and max(state.places) >= state.next_group:
             raise ValueError(f"group {max(state.places)} was never allocated")
     except Exception as error:

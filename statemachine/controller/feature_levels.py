@@ -14,10 +14,11 @@ from typing import Final
 
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AddNode,
+    AlterClientQuotas,
     Command,
     RegisterNode,
     RemoveNode,
-    SetBalancing,
     SetDraining,
     StopViews,
 )
@@ -29,13 +30,16 @@ PLACEMENT: Final = 2
 """Racks, nodes that are drained, what a stopped view still may do."""
 REMOVAL: Final = 3
 """Nodes that are removed."""
-GROWTH: Final = 4
-"""Replicas that move by themselves until the nodes are even."""
+ADDRESSES: Final = 4
+"""Quotas of IP addresses."""
+GROWTH: Final = 5
+"""Nodes that are added, and voters of the controller's group that the controller chooses."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
     REMOVAL: "`node remove`",
-    GROWTH: "`cluster balance`",
+    ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
+    GROWTH: "nodes that join by `cluster.seeds`",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -47,7 +51,9 @@ def needed(command: Command) -> int:
             return PLACEMENT
         case RemoveNode():
             return REMOVAL
-        case SetBalancing():
+        case AlterClientQuotas(ip=ip):
+            return 1 if ip is None else ADDRESSES
+        case AddNode():
             return GROWTH
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1

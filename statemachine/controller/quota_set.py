@@ -6,7 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from strandline.statemachine.controller.client_quota import DEFAULT, QuotaEntity, QuotaKey, fault
+from strandline.statemachine.controller.client_quota import (
+    CONNECTION_RATE,
+    DEFAULT,
+    QuotaEntity,
+    QuotaKey,
+    fault,
+    shortest,
+)
 from strandline.statemachine.controller.controller_commands import AlterClientQuotas
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
@@ -47,13 +54,13 @@ class QuotaSet:
         planned = self.plan(command)
         if isinstance(planned, Refused):
             return planned
-        self._put(QuotaEntity(command.user, command.client_id), planned)
+        self._put(QuotaEntity(command.user, command.client_id, command.ip), planned)
         self.version += 1
         return len(planned)
 
     def plan(self, command: AlterClientQuotas) -> dict[str, float] | Refused:
         """The quotas that the entity would have; changes nothing (Kafka's validate_only)."""
-        entity = QuotaEntity(command.user, command.client_id)
+        entity = QuotaEntity(command.user, command.client_id, command.ip)
         if refused := fault(entity, command.changes):
             return refused
         values = dict(self._quotas.get(entity, {}))
@@ -80,6 +87,16 @@ class QuotaSet:
                     None if entity.user is None else user, None if entity.client_id is None else client_id
                 )
                 return Limit(entity, value, shared_by)
+        return None
+
+    def connection_rate(self, address: str) -> tuple[QuotaEntity, float] | None:
+        """The entity whose quota holds for connections of an IP address, and connections a second."""
+        if not self._entities_with[CONNECTION_RATE]:
+            return None
+        for name in (shortest(address) or address, DEFAULT):
+            entity = QuotaEntity(None, None, name)
+            if (value := self._quotas.get(entity, {}).get(CONNECTION_RATE)) is not None:
+                return entity, value
         return None
 
     def _put(self, entity: QuotaEntity, values: dict[str, float]) -> None:

@@ -12,6 +12,10 @@ HIDDEN_PREFIX: Final = "__view."
 """Beginning of the names of topics that are filled out of sight. No client creates one, or is told of it."""
 
 
+GROUP_PREFIX: Final = "view."
+"""Beginning of the names of versions' groups and transactional ids."""
+
+
 class ViewTopic(NamedTuple):
     """A view that has a topic."""
 
@@ -85,7 +89,7 @@ def is_hidden(topic: str) -> bool:
 
 def group_name(program: str, created: int, attempt: int | None) -> str:
     """Name of a version's group, transactional id and holds; None for the live version, else its attempt."""
-    live = f"view.{program}.{created}"
+    live = f"{GROUP_PREFIX}{program}.{created}"
     return live if attempt is None else f"{live}.{attempt}"
 
 

@@ -435,7 +435,7 @@ class SmallNode:
         hedging = Hedging(loop=loop, puts=True)
         self.store = RetryingStore(local, RetryPolicy(), loop=loop, rng=random.Random(3), hedging=hedging)
         self.written, self.fetched = BatchCache(1 << 20), BatchCache(1 << 20)
-        money = MoneyBudget(50.0, Prices(5e-6, 4e-7), lambda: Requests(3, 100), loop.time)
+        money = MoneyBudget(lambda: 50.0, Prices(5e-6, 4e-7), lambda: Requests(3, 100), loop.time)
         self.batcher = Batcher(
             self.store,
             BatcherConfig(),

@@ -40,7 +40,7 @@ class Cluster:
     are groups whose leader is none any more without knowing it. `calls` are (node, group) of each checkpoint
     asked for. `now_ms` is what the leaders' clocks say. `refuse` are methods whose calls come to nothing;
     `led` are coordinators of transactions that every node has. `behind` are nodes whose controller applies
-    nothing before it has to.
+    nothing before it has to. `beside` is called with the group of each command that was applied.
     """
 
     def __init__(self, made: World, keep: int = 8) -> None:
@@ -56,6 +56,7 @@ class Cluster:
         self.lose_answers = 0
         self.led: list[tuple[int, Any]] = []
         self.refuse: set[str] = set()
+        self.beside: Callable[[int], None] = lambda group: None
         self.calls: list[tuple[int, int]] = []
         self.handlers: dict[tuple[int, str], Handler] = {}
         self.publishers = {node.id: publisher(node, self.store) for node in self.nodes}
@@ -116,7 +117,7 @@ class Cluster:
                 tell=lambda peer, method, payload: None,
                 serve=partial(self._serve, node),
             ),
-            host=SimpleNamespace(groups={0: _ControllerGroup(self, node)}),
+            host=SimpleNamespace(groups=_Groups(self, node)),
             controller=SimpleNamespace(
                 machine=self.controllers[node],
                 submit=partial(self.submit, node),
@@ -214,12 +215,29 @@ class Cluster:
                 each.now_ms = self.now_ms
                 if peer not in self.down:
                     each.apply(command)
-            return replica.result
+            result = replica.result
+            self.beside(group)
+            return result
 
         async def confirm() -> bool:
             return leads() and group not in self.deposed
 
         return SimpleNamespace(execute=execute, confirm=confirm, machine=replica.machine)
+
+
+class _Groups(dict[int, Any]):
+    """The logs on one node."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        super().__init__({0: _ControllerGroup(cluster, node)})
+        self._cluster, self._node = cluster, node
+
+    def __missing__(self, group: int) -> Any:
+        leader = self._cluster.leader_of(group)
+        return SimpleNamespace(is_leader=leader is not None and leader.node == self._node)
+
+    def get(self, group: int, default: Any = None) -> Any:
+        return self[group]
 
 
 class _ControllerGroup:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from strandline.node.checkpoints import restore_publishing
+from strandline.node.checkpoints.changes import METHOD as CHANGED
+from strandline.node.checkpoints.changes import Changes
 from strandline.node.checkpoints.checkpoint_coordinator import CheckpointReport, CheckpointUnderWay
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.restore_points import KEPT_POINTS, Holding, NoRestorePoint, RestorePoints
@@ -17,6 +20,7 @@ from strandline.node.checkpoints.restore_publishing import RestorePublishing
 from strandline.node.controller.leaders import Leader
 from strandline.node.coordinator.decision_hold import HOLD, MAX_HOLD_SECONDS
 from strandline.node.objectstore.store import StoreError
+from strandline.node.rpc import CallFailed
 from strandline.snapshot.names import group_prefix, parse_name, snapshot_name
 from strandline.snapshot.restore_point import (
     GroupState,
@@ -25,7 +29,8 @@ from strandline.snapshot.restore_point import (
     point_name,
     points_prefix,
 )
-from strandline.statemachine.controller.controller_commands import CreateInternalTopic, DeleteTopic
+from strandline.statemachine.controller.acl import Acl, Operation, PatternType, Permission, ResourceType
+from strandline.statemachine.controller.controller_commands import AlterAcls, CreateInternalTopic, DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from tests.checkpoints.cluster import Cluster, take
@@ -35,6 +40,10 @@ from tests.simulation.world import World
 from tests.statemachine.controller_harness import topic_id
 
 __all__ = ["at_once"]
+
+RULE = Acl(
+    ResourceType.TOPIC, "orders", PatternType.LITERAL, "User:alice", "*", Operation.READ, Permission.ALLOW
+)
 
 
 def stored(cluster: Cluster) -> dict[int, RestorePoint]:
@@ -379,7 +388,7 @@ def test_there_is_no_point_when_the_first_transaction_began_meanwhile() -> None:
 
 def publishing(made: World, cluster: Cluster, seconds: float) -> RestorePublishing:
     context: Any = cluster.context(1)
-    context.config.checkpoints.publish_seconds = seconds
+    context.config.checkpoints.interval = seconds
     context.config.node = SimpleNamespace(id=1)
     return RestorePublishing(
         cast(CheckpointContext, context), cluster.coordinators[1], loop=cluster.nodes[0].loop
@@ -391,20 +400,137 @@ def test_points_are_taken_now_and_then_and_a_point_that_is_not_followed_keeps_it
         cluster = Cluster(made)
         part = publishing(made, cluster, 100.0)
         cluster.nodes[0].call(part.start)
-        made.run(made.now + 90.0)
+        made.run(made.now + 50.0)
         assert not stored(cluster)
         made.run(made.now + 15.0)
+        assert len(stored(cluster)) == 1, "the first comes within a minute"
+        write(cluster, 2)
+        made.run(made.now + 90.0)
         assert len(stored(cluster)) == 1
-        made.run(made.now + 100.0)
+        made.run(made.now + 15.0)
         _, newest = points = list(stored(cluster))
-        (point,) = [group for group in stored(cluster)[newest].groups if group.group == 1]
         cluster.leaderless = {4}
         cluster.now_ms += 100_000
         made.run(made.now + 130.0)
         assert list(stored(cluster)) == points
-        leases = {one.log_index: one for one in cluster.replicas[1][1].machine.checkpoints.retained}
-        lasts = restore_publishing.SPARE_LEASES * 100_000 + 60_000
-        assert leases[point.log_index].lease_until == cluster.now_ms + lasts
+        assert lease_of(cluster, stored(cluster)[newest], 1) == cluster.now_ms + 3 * 100_000 + 60_000
+        cluster.nodes[0].call(part.close)
+
+
+def write(cluster: Cluster, group: int) -> None:
+    """A record, on all replicas."""
+    for replica in cluster.replicas[group].values():
+        replica.write()
+
+
+def write_and_take(made: World, cluster: Cluster) -> None:
+    write(cluster, 5)
+    take(made, cluster, ["clicks"], node=2)
+
+
+def lease_of(cluster: Cluster, point: RestorePoint, group: int) -> int:
+    (named,) = [one for one in point.groups if one.group == group]
+    kept = {one.log_index: one for one in cluster.replicas[group][1].machine.checkpoints.retained}
+    return kept[named.log_index].lease_until
+
+
+def points_by_time(cluster: Cluster, made: World, change: Callable[[], object]) -> list[int]:
+    """The number of points before a change, an interval after it, and long after that."""
+    part = publishing(made, cluster, 100.0)
+    cluster.nodes[0].call(part.start)
+    made.run(made.now + 1_000.0)
+    counts = [len(stored(cluster))]
+    change()
+    for seconds in (115.0, 1_000.0):
+        made.run(made.now + seconds)
+        counts.append(len(stored(cluster)))
+    cluster.nodes[0].call(part.close)
+    return counts
+
+
+@pytest.mark.parametrize("change", ["record", "topic", "rules", "other checkpoint", "nothing"])
+def test_a_point_is_taken_only_when_there_is_something_new(change: str) -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        changes: dict[str, Callable[[], object]] = {
+            "record": lambda: write(cluster, 5),
+            "topic": lambda: cluster.create(3, "new", 1),
+            "rules": lambda: cluster.control(AlterAcls((RULE,), ())),
+            # What is written before a checkpoint of one topic is in no point.
+            "other checkpoint": partial(write_and_take, made, cluster),
+            "nothing": lambda: None,
+        }
+        counts = points_by_time(cluster, made, changes[change])
+        assert counts == ([1, 1, 1] if change == "nothing" else [1, 2, 2])
+
+
+def test_a_point_of_a_quiet_cluster_is_kept_and_nothing_is_put() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        part = publishing(made, cluster, 100.0)
+        cluster.nodes[0].call(part.start)
+        made.run(made.now + 100.0)
+        ((_, point),) = stored(cluster).items()
+        names = cluster.store.keys("")
+        for _ in range(5):
+            cluster.now_ms += 100_000
+            made.run(made.now + 100.0)
+        assert cluster.store.keys("") == names
+        assert lease_of(cluster, point, 1) >= cluster.now_ms + 2 * 100_000
+        # The nodes were away for longer than the lease: what the point names may be gone.
+        cluster.now_ms += 1_000_000
+        made.run(made.now + 120.0)
+        assert len(stored(cluster)) == 2
+        cluster.nodes[0].call(part.close)
+
+
+def test_a_new_leader_takes_its_first_point_when_the_last_one_is_an_interval_old() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        take(made, cluster)
+        write(cluster, 1)
+        cluster.now_ms += 70_000
+        part = publishing(made, cluster, 100.0)
+        cluster.nodes[0].call(part.start)
+        made.run(made.now + 25.0)
+        assert len(stored(cluster)) == 1
+        made.run(made.now + 15.0)
+        assert len(stored(cluster)) == 2
+        cluster.nodes[0].call(part.close)
+
+
+@pytest.mark.parametrize("fault", ["refuse", "leaderless", "restart"])
+def test_what_a_leader_does_not_know_of_counts_as_new(fault: str) -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        number = take(made, cluster).restore_point or 0
+        changes = cluster.coordinators[1].changes
+
+        async def look() -> bool:
+            return await changes.since(stored(cluster)[number])
+
+        assert not run(made, cluster.nodes[0], look())
+        if fault == "refuse":
+            cluster.refuse = {CHANGED}
+        elif fault == "leaderless":
+            cluster.leaderless = {3}
+        else:
+            changes.forget_controller()
+        assert run(made, cluster.nodes[0], look())
+
+
+def test_a_cluster_without_topics_takes_no_point() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        for number in (1, 2):
+            cluster.control(DeleteTopic(topic_id(number)))
+        part = publishing(made, cluster, 100.0)
+        cluster.nodes[0].call(part.start)
+        made.run(made.now + 500.0)
+        assert not stored(cluster)
+        cluster.create(3, "first", 1)
+        made.run(made.now + 65.0)
+        assert len(stored(cluster)) == 1
         cluster.nodes[0].call(part.close)
 
 
@@ -416,3 +542,48 @@ def test_points_come_less_often_with_many_groups_and_never_where_that_is_off() -
         cluster.nodes[0].call(part.start)
         made.run(made.now + 100.0)
         assert not stored(cluster)
+
+
+@pytest.mark.parametrize(
+    ("leads", "applied", "changed"), [(True, 9, False), (True, 10, True), (False, 9, True), (None, 9, True)]
+)
+def test_any_later_entry_of_a_coordinator_is_new(leads: bool | None, applied: int, changed: bool) -> None:
+    raft = SimpleNamespace(is_leader=leads, applied=applied)
+    served: list[Any] = []
+    context: Any = SimpleNamespace(
+        calls=SimpleNamespace(serve=lambda method, handler: served.append(handler)),
+        host=SimpleNamespace(groups={} if leads is None else {7: raft}),
+        partitions=SimpleNamespace(by_group=lambda group: None),
+    )
+    Changes(context)
+    (answer,) = served
+    assert asyncio.run(answer(1, [[7, 9]])) is changed
+    with pytest.raises(CallFailed):
+        asyncio.run(answer(1, [[7]]))
+
+
+def test_what_comes_beside_a_checkpoint_is_new() -> None:
+    """It may have come behind the checkpoint's entry, before its leader heard of that."""
+    with world() as made:
+        cluster = Cluster(made)
+        cluster.beside = lambda group: write(cluster, group) if group == 5 else None
+        number = take(made, cluster).restore_point or 0
+        changes = cluster.coordinators[1].changes
+
+        async def look() -> bool:
+            return await changes.since(stored(cluster)[number])
+
+        assert run(made, cluster.nodes[0], look())
+
+
+def test_points_of_a_life_before_are_not_gone_on_with() -> None:
+    with world() as made:
+        cluster = Cluster(made)
+        number = take(made, cluster).restore_point or 0
+        before = replace(stored(cluster)[number], incarnation="an earlier one")
+        cluster.store.objects[point_name(CLUSTER, number)] = before.encode()
+
+        async def newest() -> RestorePoint | None:
+            return await _points(cluster).newest()
+
+        assert run(made, cluster.nodes[0], newest()) is None

@@ -2,6 +2,7 @@
 
 `--set storage.options.mode=...`: well, lonely (200, degraded), sick, storeless, refused, new (503), dies
 (after its log's last words), stubborn (hears no SIGTERM). `--set storage.options.only=N` keeps it to node N.
+`level=N` is the feature level that it answers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Health(BaseHTTPRequestHandler):
                 {"reason": "nodes_away", "meaning": "nodes are not there", "detail": "node 9 (silent)"}
             ],
         }
-        body = {"problems": problems.get(mode, [])}
+        body = {"problems": problems.get(mode, []), "feature_level": int(settings.get("level", "99"))}
         data = json.dumps(body).encode()
         self.send_response(200 if healthy else 503)
         self.send_header("Content-Length", str(len(data)))

@@ -406,7 +406,8 @@ def test_two_commands_at_once_start_each_node_once(local: LocalCluster) -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        ({"nodes": 3}, "has 2 nodes"),
+        ({"nodes": 1}, "has 2 nodes, not 1; to take one out: strandline node drain 2, .* node remove 2"),
+        ({"nodes": 16}, "16 nodes are too many here"),
         ({"storage": "s3://elsewhere"}, "has its objects in"),
         ({"settings": ["log.level=debug"]}, r"runs with the settings \(none\); .* first take it down"),
     ],
@@ -418,6 +419,35 @@ def test_what_a_cluster_was_made_with_stays(
     with pytest.raises(CommandFailed, match=told) as caught:
         local.up(**wanted)  # type: ignore[arg-type]
     assert caught.value.status == MISUSED
+
+
+def test_more_nodes_join_by_the_addresses_of_those_there_are(local: LocalCluster) -> None:
+    up(local)
+    before = {node.node: node.config.read_text() for node in local.description.nodes.values()}
+    assert up(local, nodes=4) == [3, 4]
+    found = local.description
+    assert {node: found.nodes[node].config.read_text() for node in before} == before, "nothing changes there"
+    joined = load(str(found.nodes[4].config), {}, [])
+    assert joined.cluster.nodes == ()
+    asked = [found.nodes[node].ports.mesh for node in (1, 2, 3)]
+    assert [seed.port for seed in joined.cluster.seeds] == asked
+    assert joined.mesh.told == ("127.0.0.1", found.nodes[4].ports.mesh)
+    assert joined.cluster.secret == load(str(found.nodes[1].config), {}, []).cluster.secret
+    assert up(local, nodes=4) == []
+    local.stop(3)
+    local.description.forget(3)
+    assert up(local, nodes=4) == [5], "an id that a node had is not given again"
+    assert sorted(pids(local)) == [1, 2, 4, 5]
+    local.down(5.0)
+    assert up(local, "log.level=debug", nodes=4) == [1, 2, 4, 5]
+    assert load(str(local.description.nodes[5].config), {}, []).cluster.seeds, "also written again"
+
+
+def test_below_the_feature_level_no_node_is_added_to_the_files(local: LocalCluster) -> None:
+    up(local, "storage.options.level=4")
+    with pytest.raises(CommandFailed, match="the cluster is at feature level 4, and 5 is needed; raise it"):
+        up(local, "storage.options.level=4", nodes=3)
+    assert sorted(local.description.nodes) == [1, 2]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 99}', '{"format": 1, "cluster": "x"}'])

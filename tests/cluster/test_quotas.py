@@ -22,6 +22,7 @@ from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ServerConfig
 from strandline.node.tls.keeper import TlsSettings
+from strandline.statemachine.controller.feature_levels import ADDRESSES
 from tests.cluster.command import Done, as_json, nowhere, strandline
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.handlers.sasl_logins import ALL, SHA_512, add
@@ -61,6 +62,7 @@ class Served:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         node = FakeNode()
+        node.controller.machine._state.feature_level = ADDRESSES
         await add(node, "a,b=c", "odd=,")
         await add(node, "bob", "builder", SHA_512)
         self.server = KafkaServer(
@@ -117,6 +119,15 @@ def test_quotas_are_set_shown_and_removed(
     )  # fmt: skip
     assert quota("remove", "--user", "alice").out == "removed of user alice: producer_byte_rate\n"
     assert quota("remove", "--default-user", "--client-id", "loader").status == 0
+    done = quota("set", "--default-ip", "connection_creation_rate=2000")
+    assert (done.status, done.out) == (0, "ip (default): connection_creation_rate=2000\n")
+    assert quota("set", "--ip", "0:0::7", "connection_creation_rate=20").status == 0
+    assert "ip ::7" in quota("list").out
+    refused = quota("set", "--ip", "broker-1", "connection_creation_rate=20")
+    assert (refused.status, "broker-1 is not a valid IP: write an address" in refused.err) == (1, True)
+    assert quota("set", "--ip", "::7", "--user", "bob", "connection_creation_rate=20").status == 1
+    assert quota("remove", "--ip", "::7").status == 0
+    assert quota("remove", "--default-ip").status == 0
     assert quota("list").out == "no quotas\n"
 
 
@@ -182,7 +193,7 @@ def test_a_certificate_of_its_own_from_a_keystore_or_from_files_in_pem(
 @pytest.mark.parametrize(
     ("words", "cause"),
     [
-        (("set", "producer_byte_rate=1"), "no user and no client id is named"),
+        (("set", "producer_byte_rate=1"), "no user, client id or IP address is named"),
         (("set", "--user", "a", "--default-user", "producer_byte_rate=1"), "exclude each other"),
         (("set", "--user", "a", "producer_byte_rate=0"), "has no number above 0"),
         (("set", "--user", "a", "producer_byte_rate"), "has no number above 0"),

@@ -10,8 +10,10 @@ from typing import Any, Final
 import pytest
 
 from strandline.cluster.view_worker import limits, outputs, phases, version_task
+from strandline.cluster.view_worker import steps as steps_of_records
 from strandline.cluster.view_worker.node_link import HoldLost
-from strandline.cluster.view_worker.version_task import CannotRun, VersionTask
+from strandline.cluster.view_worker.steps import CannotRun
+from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.snapshot.views.circuit import Bound
 from tests.cluster.played_views import CREATED, Died, PlayedCluster
 
@@ -29,7 +31,7 @@ NEXT: Final = 12
 
 def played(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedCluster]:
     monkeypatch.setattr(version_task, "FIRST_STATE_SECONDS", 3600.0)  # a test says when
-    monkeypatch.setattr(version_task, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(steps_of_records, "WAIT_SECONDS", 0.0)
     yield cluster
     cluster.close()
 
@@ -51,7 +53,7 @@ def begun(cluster: PlayedCluster) -> VersionTask:
     before = len(cluster.transactions), dict(cluster.offsets[GROUP])
     task = cluster.process(LIVE)
     assert (len(cluster.transactions), dict(cluster.offsets[GROUP])) == before, "the replay was not silent"
-    task.follow(all_sinks=True)
+    task.sinks.follow(all_sinks=True)
     return task
 
 
@@ -229,12 +231,13 @@ def test_a_version_that_dies_while_it_writes_its_content_goes_on_with_all_its_vi
     two.program = two.program._replace(live=None)
     two.sell(*FIRST, *SECOND)
     monkeypatch.setattr(phases, "_cut_over", lambda task: True)
+    monkeypatch.setattr(VersionTask, "go_live", lambda _: None)
     filling = two.process(NEXT, live=False)
     two.die = lambda at: at == "produced" and filling.part == 1
     with pytest.raises(Died):
-        phases.run(filling)
+        phases._next(filling)
     two.die = lambda at: False
-    phases.run(two.process(NEXT, live=False))
+    phases._next(two.process(NEXT, live=False))
     assert two.table("totals") == two.totals(f"{GROUP}.{NEXT}")
     assert len(two.table("large")) == 4
     assert not shown_twice(two)
@@ -314,7 +317,7 @@ def test_an_input_that_was_clean_before_is_filled_from_through_all_its_states(tw
     two.at_once, two.clean = 1, 3
     two.sell(*FIRST)
     task = two.process(NEXT, live=False)
-    task.follow(all_sinks=False)
+    task.sinks.follow(all_sinks=False)
     task.go_on()
     task.store_state()
     assert two.held[-1] == ("sales", {0: None, 1: None})

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from strandline.node.config.node_config import ConfigError, NodeConfig, load
+from strandline.statemachine.controller.controller import Controller
 
+EMPTY = Controller(lambda index, captured: None)
+"""Of a cluster in which no node has registered."""
 GOOD = """
 [node]
 id = 2

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.config.node_config import ConfigError, PeerAddress, load
-from tests.config.config_file import GOOD, loaded, problem
+from strandline.node.config.node_config import ConfigError, PeerAddress, SeedAddress, load
+from strandline.node.controller.members import default_replicas
+from tests.config.config_file import EMPTY, GOOD, loaded, problem
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
@@ -16,7 +17,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert config.cluster.nodes[1] == PeerAddress(2, "127.0.0.1", 7102)
     assert (config.mesh.host, config.mesh.port) == ("127.0.0.1", 7102)
     assert (config.kafka.host, config.kafka.port) == ("127.0.0.1", 9092)
-    assert config.topics.replication_factor == 3
+    assert default_replicas(config, EMPTY) == 3
     assert config.topics.auto_create
     assert config.cluster.epoch_seconds == 10.0
     assert config.level_one.target_bytes == 64 * 1024 * 1024
@@ -25,6 +26,44 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert config.groups.max_session_seconds == 1800.0
     assert config.transactions.max_timeout_seconds == 900.0
     assert not config.insecure
+
+
+SEEDS = (
+    GOOD.replace("id = 2", "id = 4").replace("nodes = [", "seeds = [").replace("1@", "").replace("2@", "")
+    .replace("3@", "") + '[mesh]\nhost = "127.0.0.1"\nport = 7104\n'
+)  # fmt: skip
+
+
+def test_a_node_that_joins_names_seeds_and_its_own_address(tmp_path: Path) -> None:
+    config = loaded(tmp_path, SEEDS)
+    assert config.cluster.nodes == ()
+    assert config.cluster.seeds[1] == SeedAddress("127.0.0.1", 7102)
+    assert config.mesh.told == ("127.0.0.1", 7104)
+    everywhere = ("mesh.host=0.0.0.0", "insecure=true")
+    told = ("mesh.advertised_host=node-4.example.org", "mesh.advertised_port=17104")
+    assert loaded(tmp_path, SEEDS, (*everywhere, *told)).mesh.told == ("node-4.example.org", 17104)
+    assert "mesh.host: other nodes would be told to connect to 0.0.0.0" in problem(
+        tmp_path, SEEDS, everywhere
+    )
+
+
+def test_founders_and_seeds_are_two_ways_and_a_file_has_one(tmp_path: Path) -> None:
+    both = ("cluster.seeds=127.0.0.1:7101",)
+    assert "cluster.nodes is set too" in problem(tmp_path, overrides=both)
+    assert "cluster.seeds: '1@127.0.0.1:7101' is not the address" in problem(
+        tmp_path, SEEDS, ("cluster.seeds=1@127.0.0.1:7101",)
+    )
+    bare = SEEDS.partition("[mesh]")[0]
+    assert "mesh.host is not set, and no cluster.nodes says it" in problem(tmp_path, bare)
+    mine = ("mesh.advertised_host=h",)
+    assert "mesh.advertised_host: cluster.nodes says it" in problem(tmp_path, overrides=mine)
+    alone = ("storage.url=memory://", "storage.volatile=true")
+    assert "the nodes of cluster.seeds cannot read it" in problem(tmp_path, SEEDS, alone)
+
+
+def test_more_replicas_than_founders_are_told_of(tmp_path: Path) -> None:
+    (note,) = loaded(tmp_path, overrides=("topics.replication_factor=4",)).notes
+    assert "4 replicas need as many nodes, and cluster.nodes has 3" in note
 
 
 def test_variables_override_the_file_and_flags_override_both(tmp_path: Path) -> None:
@@ -43,7 +82,7 @@ def test_variables_override_the_file_and_flags_override_both(tmp_path: Path) -> 
     assert config.batching.linger_seconds == 0.25
     assert config.kafka.port == 0
     assert [peer.id for peer in config.cluster.nodes] == [2, 9]
-    assert config.topics.replication_factor == 2
+    assert default_replicas(config, EMPTY) == 2
     assert config.storage.options == {"region": "eu-1"}
     assert config.log.format == "json"
     assert not config.topics.auto_create
@@ -180,7 +219,6 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
             "250ms",
         ),
         ("storage.url=ftp://x", "storage.url: 'ftp://x' is neither", "s3://"),
-        ("topics.replication_factor=4", "4 replicas need as many nodes", "lower it"),
         ("topics.auto_create=1", "topics.auto_create: 1 is neither true nor false", ""),
         ("log.level=loud", "log.level: 'loud' is none of", "debug, info"),
         ("node.id", "there is no '='", "--set section.key=value"),
@@ -361,7 +399,7 @@ def test_leaders_go_back_by_themselves_unless_told_otherwise(tmp_path: Path) -> 
         STRANDLINE_TOPICS_PARTITIONS="7",
     ).topics
     assert (topics.leader_rebalance, topics.leader_rebalance_seconds, topics.partitions) == (False, 60.0, 7)
-    assert topics.replication_factor == 3
+    assert topics.replication_factor == 0, "as many as there are nodes, up to three"
     assert "true nor false" in problem(tmp_path, overrides=("topics.leader_rebalance=1",))
     assert "more than nothing" in problem(tmp_path, overrides=("topics.leader_rebalance_seconds=0",))
 
@@ -413,3 +451,18 @@ def test_a_rack_is_a_name_without_spaces(tmp_path: Path) -> None:
     for wrong in ('"a b"', '"' + "x" * 256 + '"', "true"):
         with pytest.raises(ConfigError, match=r"node\.rack: .* write"):
             loaded(tmp_path, overrides=(f"node.rack={wrong}",))
+
+
+def test_the_interval_of_checkpoints_is_still_read_by_its_earlier_name(tmp_path: Path) -> None:
+    assert loaded(tmp_path).checkpoints.interval == 3600
+    old = loaded(tmp_path, GOOD + "[checkpoints]\npublish_seconds = 20\n")
+    assert old.checkpoints.interval == 20
+    assert [note for note in old.notes if "checkpoints.publish_seconds is now called" in note]
+    by_variable = loaded(tmp_path, STRANDLINE_CHECKPOINTS_PUBLISH_SECONDS="30")
+    assert by_variable.checkpoints.interval == 30
+    newer = loaded(tmp_path, GOOD + "[checkpoints]\npublish_seconds = 20\n", ("checkpoints.interval=0",))
+    assert newer.checkpoints.interval == 0
+    for names in (("interval", "publish_seconds"), ("publish_seconds", "interval")):
+        lines = "".join(f"{name} = 5\n" for name in names)
+        told = problem(tmp_path, f"{GOOD}[checkpoints]\n{lines}")
+        assert "are one setting: keep checkpoints.interval alone" in told

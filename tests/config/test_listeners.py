@@ -9,7 +9,7 @@ import pytest
 from strandline.node.broker.settings import registration_of
 from strandline.node.kafka.handlers.setting_answers import broker_settings
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
-from tests.config.config_file import GOOD, loaded, problem
+from tests.config.config_file import EMPTY, GOOD, loaded, problem
 
 TLS = """
 protocol = "SSL"
@@ -97,11 +97,11 @@ def test_each_listener_has_its_address_and_its_tls(tmp_path: Path) -> None:
 
 
 def test_a_broker_s_configs_tell_its_listeners(tmp_path: Path) -> None:
-    told = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path, TWO))}
+    told = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path, TWO), EMPTY)}
     assert told["listeners"] == "INTERNAL://127.0.0.1:9092,PUBLIC://10.0.0.1:9093"
     assert told["advertised.listeners"] == "INTERNAL://127.0.0.1:9092,PUBLIC://kafka.example.org:9093"
     assert told["listener.security.protocol.map"] == "INTERNAL:PLAINTEXT,PUBLIC:SSL"
-    alone = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path))}
+    alone = {setting.name: setting.value for setting in broker_settings(loaded(tmp_path), EMPTY)}
     assert alone["listeners"] == "PLAINTEXT://127.0.0.1:9092"
     assert "listener.security.protocol.map" not in alone
 

@@ -16,6 +16,7 @@ from strandline.node.config.node_config import (
     NodeConfig,
     NodeSection,
     PeerAddress,
+    SeedAddress,
     StorageSection,
     TopicsSection,
 )
@@ -44,11 +45,18 @@ class Brokers:
         replace_lost_disks: bool = False,
         racks: Mapping[int, str] | None = None,
     ) -> None:
+        """`nodes` found the cluster; `join` adds others."""
         self.world = World(seed)
         self.store = SimStore(self.world)
         self.brokers: dict[int, Broker] = {}
         self.fatal: dict[int, Exception] = {}
         self.nodes = range(1, nodes + 1)
+        """Those that found the cluster."""
+        self.secret = "secret"
+        self.secrets: dict[int, str] = {}
+        """Other secrets, of nodes that are configured wrongly."""
+        self.seeds: tuple[int, ...] = tuple(self.nodes)
+        """Those that a node which joins asks."""
         self.leader_rebalance = leader_rebalance
         self.replace_lost_disks = replace_lost_disks
         self.racks = racks or {}
@@ -72,7 +80,7 @@ class Brokers:
         host = self.world.nodes[node].host
         return NodeConfig(
             NodeSection(node, "/data", self.racks.get(node, "")),
-            ClusterSection("simulated", "secret", peers, replace_lost_disks=self.replace_lost_disks),
+            self._cluster(node, peers),
             MeshSection(host, MESH_PORT),
             KafkaSection(host, KAFKA_PORT),
             AdminSection(host, ADMIN_PORT),
@@ -83,7 +91,20 @@ class Brokers:
             LogSection(),
         )
 
+    def _cluster(self, node: int, founders: tuple[PeerAddress, ...]) -> ClusterSection:
+        if node in self.nodes:
+            return ClusterSection(
+                "simulated", self.secret, founders, replace_lost_disks=self.replace_lost_disks
+            )
+        seeds = tuple(SeedAddress(self.world.nodes[each].host, MESH_PORT) for each in self.seeds)
+        return ClusterSection("simulated", self.secrets.get(node, self.secret), seeds=seeds)
+
     # Nodes.
+
+    def join(self, node: int) -> None:
+        """Start a machine that joins by seeds; it is a member some time later."""
+        self.world.add_node(node)
+        self.start(node)
 
     def start(self, node: int) -> None:
         """Power on, or start again after a crash or a stop."""

@@ -55,6 +55,8 @@ class Scene:
         self.keeper = FolderKeeper(
             cast(Any, host),
             cast(Any, controller),
+            cast(Any, SimpleNamespace(follow=lambda: None)),
+            cast(Any, SimpleNamespace(joins=False)),
             cast(Any, None),
             cast(Any, owned),
             loop=cast(Any, self.timers),

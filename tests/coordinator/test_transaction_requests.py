@@ -124,6 +124,18 @@ def test_a_fenced_producer_is_told_in_words_its_version_knows(version: int) -> N
     served(test)
 
 
+def test_a_producer_of_views_waits_until_the_coordinator_knows_the_newest_cutover() -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
+        known = ("t", "view.p.7")
+        for name in known:
+            assert (await init(node, transactional_id=name)).error_code is ErrorCode.none
+        node.controller.down = Unavailable("no leader", False)
+        codes = [(await init(node, transactional_id=name)).error_code for name in known]
+        assert codes == [ErrorCode.none, ErrorCode.coordinator_load_in_progress]
+
+    served(test)
+
+
 def test_bad_requests_for_a_producer_id_are_refused() -> None:
     async def test(coordinated: Coordinated, node: FakeNode) -> None:
         async def refused(**given: Any) -> str:

@@ -95,7 +95,7 @@ class GcNode:
         self.known_leaders: dict[int, Any] = {}
         self._post = post
         post.nodes[node] = self
-        clock = ClusterClock(node, 3, lambda: wall_ms + int(1000 * loop.time()), loop=loop)
+        clock = ClusterClock(node, lambda: (1, 2, 3), lambda: wall_ms + int(1000 * loop.time()), loop=loop)
         me = cast(Any, self)
         self.epochs = CollectableEpochs(me, me, me, me, me, clock, loop=loop)
 

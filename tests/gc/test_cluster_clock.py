@@ -18,7 +18,8 @@ class Node:
     def __init__(self, nodes: int = 3, off: int = 0) -> None:
         self.loop: ManualLoop = manual_loop()
         self.off = off
-        self.clock = ClusterClock(1, nodes, lambda: self.true() + self.off, loop=self.loop)
+        members = range(1, nodes + 1)
+        self.clock = ClusterClock(1, lambda: members, lambda: self.true() + self.off, loop=self.loop)
 
     def true(self) -> int:
         return NOW + int(1000 * self.loop.now)

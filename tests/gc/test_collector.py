@@ -44,7 +44,7 @@ class Site:
         config = CollectorSection(grace_seconds=grace, deletes_per_second=rate)
         me = cast(Any, self)
         self.collector = Collector(
-            self.store, config, me, me, 1, nodes, loop=self.node.loop,
+            self.store, config, me, me, 1, lambda: nodes, loop=self.node.loop,
             newest_epoch=lambda: self.machine.cluster_epoch, may_begin=lambda: self.registered,
         )  # fmt: skip
 

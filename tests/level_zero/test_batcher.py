@@ -395,7 +395,7 @@ def test_a_budget_of_money_makes_objects_fewer_and_larger_and_refuses_nothing() 
     case = Case(replace(BUDGETED, puts_per_second=None))
     reads = 0
     now = case.node.loop.time
-    money = MoneyBudget(4 * MONTH_SECONDS, Prices(1.0, 1.0), lambda: Requests(0, reads), now)
+    money = MoneyBudget(lambda: 4 * MONTH_SECONDS, Prices(1.0, 1.0), lambda: Requests(0, reads), now)
     while not money.seconds_to_next():
         money.spend()
     case.batcher = Batcher(

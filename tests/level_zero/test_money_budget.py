@@ -27,7 +27,7 @@ class Case:
         self.now = 50.0
         self.other = Requests(0, 0)
         self.budget = MoneyBudget(
-            rate * PUT * MONTH_SECONDS, Prices(PUT, GET), lambda: self.other, lambda: self.now
+            lambda: rate * PUT * MONTH_SECONDS, Prices(PUT, GET), lambda: self.other, lambda: self.now
         )
 
     def begun(self, seconds: float, step: float = 0.01) -> int:

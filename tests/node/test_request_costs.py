@@ -28,7 +28,8 @@ def test_each_request_of_a_node_and_its_workers_is_paid_once(kind: type[LevelOne
     compaction = CompactorMeasures(puts=300, gets=500)
     storage = SimpleNamespace(requests_budget=MonthlyBudget(100.0, "USD"), put_price=5.0, get_price=0.5)
     parts = SimpleNamespace(
-        config=SimpleNamespace(storage=storage, cluster=SimpleNamespace(nodes=[1, 2])),
+        config=SimpleNamespace(storage=storage),
+        members=SimpleNamespace(ids=[1, 2]),
         store=store,
         batcher=SimpleNamespace(puts_begun=2),
         level_one_builder=builder,

@@ -40,6 +40,15 @@ time.sleep(600)
 """
 
 
+ASKS_FOR_A_HOLD = """
+import sys, time
+from strandline.node.worker.worker_frames import framed
+sys.stdout.buffer.write(framed(["hold", 1, "sales", "reader", [[0, 5]], 1000]))
+sys.stdout.buffer.flush()
+time.sleep(600)
+"""
+
+
 def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_process, "FIRST_PAUSE_SECONDS", 0.01)
 
@@ -125,6 +134,57 @@ def test_a_process_that_is_to_come_another_way_begins_again_and_has_not_failed(
         assert (one.starts, one.failures) == (2, 0)
 
     asyncio.run(test())
+
+
+def test_a_hold_that_a_process_asked_for_is_decided_before_its_end_is_over() -> None:
+    async def test() -> None:
+        asked, decided = asyncio.Event(), []
+
+        async def hold(*_: Any) -> list[Any]:
+            asked.set()
+            await asyncio.sleep(0.1)
+            decided.append(True)
+            return []
+
+        topic = SimpleNamespace(partitions=[0])
+        machine = SimpleNamespace(view_programs={}, topic=lambda _: topic)
+        one = ViewProcess(
+            VersionName("p", 5, 7, True),
+            StorePlace("memory:", {}, "owner"),
+            {"bootstrap.servers": "127.0.0.1:1"},
+            cast(Any, SimpleNamespace(machine=machine)),
+            cast(Any, SimpleNamespace(hold=hold)),
+            loop=asyncio.get_running_loop(),
+            command=(sys.executable, "-c", ASKS_FOR_A_HOLD),
+        )
+        async with asyncio.timeout(SECONDS):
+            await asked.wait()
+            await one.close()
+        assert decided == [True]
+
+    asyncio.run(test())
+
+
+def test_a_host_lets_the_process_that_has_cut_over_go_on_as_the_live_one() -> None:
+    filling, live, before = (VersionName("p", 5, *version) for version in ((9, False), (9, True), (7, True)))
+    machine = SimpleNamespace(view_programs={"p": None})
+    host = ViewHost(cast(Any, SimpleNamespace(controller=SimpleNamespace(machine=machine))), None)
+    told: list[VersionName] = []
+    process = SimpleNamespace(way={}, tell=lambda: None, go_live=told.append)
+    host._processes[filling] = cast(Any, process)
+    with (
+        patch.object(view_host, "versions", lambda _: [live]),
+        patch.object(host, "_leads", lambda _: True),
+        patch.object(host, "_there", lambda: True),
+        patch.object(host, "_ways", lambda: ([], "")),
+    ):
+        host._look()
+        host._look()
+    assert host._processes == {live: process}
+    assert told == [live]
+    # The live version's process before it ends, and one that is live already keeps its place.
+    assert view_host.gone_live({filling, before}, {live}) == {filling: live}
+    assert view_host.gone_live({filling, live}, {live}) == {}
 
 
 def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -> None:

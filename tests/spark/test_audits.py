@@ -775,5 +775,5 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_a_storage_without_checkpoints_is_no_pass(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(NothingToAudit, match="take one, or check the id"):
+    with pytest.raises(NothingToAudit, match="take one with `strandline checkpoint`, wait"):
         run_audits(str(tmp_path), {}, CLUSTER, spark=spark)

@@ -184,7 +184,7 @@ def test_an_internal_topic_is_no_table(tmp_path: Path) -> None:
     for name in (GROUPS_TOPIC, TRANSACTIONS_TOPIC):
         with pytest.raises(SourceError, match="is internal: it has no records"):
             read(name)
-    with pytest.raises(SourceError, match="there is no topic 'none' in the newest checkpoint, but orders: "):
+    with pytest.raises(SourceError, match="there is no topic 'none' in what is published, but orders: "):
         read("none")
 
 

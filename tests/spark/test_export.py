@@ -321,7 +321,7 @@ def test_the_command_exports_checks_and_says_what_is_wrong(
         return done.err
 
     assert "no topic is named" in refused()
-    assert "there is no topic 'nope' in the newest checkpoint" in refused("nope")
+    assert "there is no topic 'nope' in what is published" in refused("nope")
     assert "week is a column of values, and they are bytes" in refused("orders", "--partition-by", "week")
     assert "there is no such folder; " in refused("--check")
     told = as_json(run("orders", "--from", "5", "--partition-by", "day", "--json"))

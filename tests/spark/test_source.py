@@ -99,7 +99,7 @@ def test_headers_with_a_schema_of_their_own(spark: SparkSession, cluster: Stored
 @pytest.mark.parametrize(
     ("schema", "given", "message"),
     [
-        (None, {"topic": "nope"}, "there is no topic 'nope' in the newest checkpoint, but clicks, orders"),
+        (None, {"topic": "nope"}, "there is no topic 'nope' in what is published, but clicks, orders"),
         (None, {"topic": "orders", "startingOfset": "1"}, "there is no option 'startingofset'"),
         ("value string", {"topic": "orders"}, "there is no column 'value string'; choose from: key binary"),
     ],

@@ -330,12 +330,14 @@ def test_an_earlier_checkpoint_is_read_by_its_number(own: StoredCluster) -> None
 
 
 def test_storage_without_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no checkpoint is published there: run `strandline checkpoint`"):
+    with pytest.raises(SourceError, match="no cluster has published anything there: check the url"):
         read(open_storage(str(tmp_path)), {"topic": "orders"})
 
 
 def test_a_cluster_without_a_checkpoint(cluster: StoredCluster) -> None:
-    with pytest.raises(SourceError, match="no checkpoint of cluster other is published: run"):
+    with pytest.raises(
+        SourceError, match="nothing of cluster other is published there: check the url and the id"
+    ):
         read(open_storage(cluster.url), {"topic": "orders", "cluster": "other"})
 
 
@@ -348,9 +350,7 @@ def test_several_clusters_in_one_folder(own: StoredCluster) -> None:
 
 
 def test_unknown_topics_and_partitions(cluster: StoredCluster) -> None:
-    refused(
-        cluster, "there is no topic 'order' in the newest checkpoint, but clicks, orders, visits", "order"
-    )
+    refused(cluster, "there is no topic 'order' in what is published, but clicks, orders, visits", "order")
     with pytest.raises(SourceError, match="topic 'orders' has no partition 3, only 0 to 2"):
         read(open_storage(cluster.url), {"topic": "orders", "partitions": "1-4"})
 
@@ -358,7 +358,7 @@ def test_unknown_topics_and_partitions(cluster: StoredCluster) -> None:
 def test_a_partition_without_a_checkpoint(own: StoredCluster) -> None:
     for path in documents(own, own.partitions["orders", 2].group, newest=False):
         path.unlink()
-    refused(own, "no checkpoint of partition orders-2 is published")
+    refused(own, "there is nothing of partition orders-2 in what is published: wait: nodes publish")
 
 
 def test_damaged_documents_are_passed_over_while_one_is_whole(own: StoredCluster) -> None:

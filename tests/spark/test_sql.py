@@ -123,7 +123,7 @@ def test_tables_csv_and_the_bound(sql: Sql) -> None:
     [
         (
             "select * from nope",
-            "there is no topic 'nope' in the newest checkpoint, but clicks, flights, odd.name",
+            "there is no topic 'nope' in what is published, but clicks, flights, odd.name",
         ),
         ("select * from odd.name", "name with dots goes in backquotes, `odd.name`"),
         ("selekt 1", "PARSE_SYNTAX_ERROR"),

@@ -456,7 +456,7 @@ def test_offsets_of_another_source_are_refused(own: StoredCluster) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topic": "nope"}, "there is no topic 'nope' in the newest checkpoint"),
+        ({"topic": "nope"}, "there is no topic 'nope' in what is published"),
         (
             {"topic": "clicks", "endingOffsets": "latest"},
             "option 'endingoffset' is for spark.read; a stream that",
@@ -484,7 +484,7 @@ def test_a_batch_read_has_no_limits_of_streams(cluster: StoredCluster) -> None:
 
 
 def test_no_checkpoint_yet(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="no checkpoint is published there: run `strandline"):
+    with pytest.raises(SourceError, match="no cluster has published anything there"):
         Query(StoredCluster(tmp_path), topic="clicks").plan_batch()
 
 
@@ -532,7 +532,7 @@ def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_pat
     assert rows_of(query, splits) == before
     documents = [path for path in (cluster.root / "snapshots").rglob("*") if path.is_file()]
     hidden = [path.rename(path.with_suffix(".hidden")) for path in documents]
-    with pytest.raises((StorageError, SourceError), match="no checkpoint"):
+    with pytest.raises((StorageError, SourceError), match="nothing of cluster harbour is published"):
         rows_of(query, splits)
     for path, hid in zip(documents, hidden, strict=True):
         hid.rename(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +14,13 @@ from hypothesis import strategies as st
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import pack_entry
 from strandline.snapshot.names import snapshot_name
+from strandline.snapshot.restore_point import GroupState, RestorePoint, point_name
+from strandline.snapshot.spark import views
+from strandline.snapshot.spark.fetch import ObjectGone
 from strandline.snapshot.spark.newest import NewestCheckpoints
-from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.tails import Tails
+from strandline.snapshot.spark.views import partition_views
 from strandline.snapshot.storage import ObjectMissing, Storage
 from strandline.snapshot.tail_document import OWNER_NAME, Section, TailDocument, tail_name
 from strandline.statemachine.controller.controller import Controller
@@ -281,6 +286,60 @@ def test_what_cannot_be_read_says_so() -> None:
     reader.follow([GROUP])
     reader.read()  # a changed byte is damage, whatever it says
     assert reader.state(GROUP, None) is None
+
+
+@pytest.mark.parametrize("published", ["soon", "never", "without tails", "by number"])
+def test_a_read_waits_for_a_new_partition_only_where_its_state_can_come(
+    published: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, controller = Bucket(), Controller(_ignore)
+    controller.begin_term(1, 1, 1)
+    commands: list[Any] = [
+        Bootstrap(CLUSTER, "x"),
+        registration(1),
+        CreateTopic(topic_id(1), "new", 1, 1, None, [], 3),
+    ]
+    for index, command in enumerate(commands, 2):
+        controller.apply(index, 1, encode_controller(command))
+    state = controller.snapshot(secrets=False)
+    (group,) = (place.group for place in controller.topics[0].partitions)
+    options = {"url": bucket.url, "topic": "new", "cluster": CLUSTER}
+    if published in ("soon", "never"):
+        bucket.put(Section(Controller.kind, CONTROLLER_GROUP, 4, 4, state, b""), made_ms=5)
+    else:
+        document = SnapshotDocument(CLUSTER, Controller.kind, CONTROLLER_GROUP, 4, 1, (1,), (), state)
+        bucket.objects[snapshot_name(CLUSTER, CONTROLLER_GROUP, 4, 1)] = document.encode()
+    if published == "by number":
+        # The documents of a point do not come later.
+        point = RestorePoint(CLUSTER, "x", 4, 1, 1, 0, (GroupState(CONTROLLER_GROUP, 4, 1),))
+        bucket.objects[point_name(CLUSTER, 4)] = point.encode()
+        options["checkpoint"] = "4"
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if published == "soon" and len(waits) == 2:
+            bucket.put(Section(KIND, group, 1, 1, HISTORY.states[1], b""), made_ms=9)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    if published == "soon":
+        (view,) = partition_views(bucket, parse(options))
+        assert (view.topic, waits) == ("new", [1.0, 2.0])
+        return
+    with pytest.raises(SourceError, match=r"nothing of partition new-0 in .*: (wait: nodes|name a later)"):
+        partition_views(bucket, parse(options))
+    assert waits == ([1.0, 2.0, 4.0] if published == "never" else [])
+    if published == "by number":
+        looks: list[int] = []
+
+        def gone(*_: object) -> None:
+            looks.append(1)
+            raise ObjectGone("its lease has ended")
+
+        monkeypatch.setattr(views, "_found", gone)
+        with pytest.raises(SourceError, match="its lease has ended"):
+            partition_views(bucket, parse(options))
+        assert (looks, waits) == ([1], []), "nothing newer comes of a point"
 
 
 def _index(tails: Tails) -> int:

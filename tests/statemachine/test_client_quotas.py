@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from strandline.statemachine.controller import quota_set
 from strandline.statemachine.controller.client_quota import (
+    CONNECTION_RATE,
     MAX_NAME,
     Match,
     QuotaEntity,
@@ -24,12 +25,14 @@ from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     MAX_QUOTA_CHANGES,
     AlterClientQuotas,
+    RaiseFeatureLevel,
     encode,
 )
+from strandline.statemachine.controller.feature_levels import ADDRESSES
 from strandline.statemachine.controller.quota_set import Limit, QuotaSet
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.machine import Corruption
-from tests.statemachine.controller_harness import Log
+from tests.statemachine.controller_harness import Log, registration
 
 PRODUCED, FETCHED = QuotaKey.PRODUCED_BYTES, QuotaKey.FETCHED_BYTES
 NAMES = (None, "", "a", "b")
@@ -111,7 +114,8 @@ def test_changes_are_those_of_a_plain_dict_and_survive_a_snapshot(
     for entity, changes in commands:
         values = {**model.get(entity, {}), **changes}
         model[entity] = {key: value for key, value in values.items() if value is not None}
-        assert log.do(AlterClientQuotas(*entity, [*changes.items()])) == len(model[entity])
+        command = AlterClientQuotas(entity.user, entity.client_id, [*changes.items()])
+        assert log.do(command) == len(model[entity])
     kept = {entity: values for entity, values in model.items() if values}
     again = Controller(lambda *_: None)
     again.restore(log.machine.snapshot())
@@ -171,7 +175,9 @@ def test_a_key_twice_and_an_entity_of_nothing_are_refused() -> None:
         ([("user", "a"), ("user", "b")], "duplicate entity entry user"),
         ([("group", "a")], "Unhandled client quota entity type: group"),
         ([("user", "")], "Empty user not supported"),
-        ([("ip", "10.0.0.1")], "no quotas of IP addresses"),
+        ([("ip", "broker-1")], "broker-1 is not a valid IP: write an address"),
+        ([("ip", "")], "Empty ip not supported"),
+        ([("ip", "10.0.0.1"), ("user", "a")], "an ip is named alone"),
     ],
 )
 def test_entities_that_there_are_not(parts: list[tuple[str, str | None]], message: str) -> None:
@@ -258,3 +264,75 @@ def test_filters_that_kafka_refuses(
     (refused,) = [refused for one in components if (refused := asked.add(*one))]
     assert refused.error is error
     assert message in refused.message
+
+
+# IP addresses (KIP-612).
+
+
+def addressed(*quotas: tuple[str, float]) -> Log:
+    log = Log(nodes=1)
+    log.do(registration(1, levels=(1, ADDRESSES)))
+    for level in range(2, ADDRESSES + 1):
+        log.do(RaiseFeatureLevel(level))
+    for ip, rate in quotas:
+        assert log.do(AlterClientQuotas(None, None, [(CONNECTION_RATE, rate)], ip)) == 1
+    return log
+
+
+def test_an_address_has_its_own_rate_or_that_of_all_and_a_snapshot_keeps_it() -> None:
+    log = addressed(("10.0.0.1", 5.0), ("2001:db8::1", 6.0), ("", 7.0))
+    again = Controller(lambda *_: None)
+    again.restore(log.machine.snapshot())
+    assert again.snapshot() == log.machine.snapshot()
+    for quotas in (log.machine.client_quotas, again.client_quotas):
+        assert quotas.connection_rate("10.0.0.1") == (QuotaEntity(None, None, "10.0.0.1"), 5.0)
+        assert quotas.connection_rate("::ffff:10.0.0.1") == (QuotaEntity(None, None, "10.0.0.1"), 5.0)
+        assert quotas.connection_rate("2001:0db8:0::1") == (QuotaEntity(None, None, "2001:db8::1"), 6.0)
+        assert quotas.connection_rate("10.0.0.2") == (QuotaEntity(None, None, ""), 7.0)
+    assert log.do(AlterClientQuotas(None, None, [(CONNECTION_RATE, None)], "")) == 0
+    assert log.machine.client_quotas.connection_rate("10.0.0.2") is None
+    assert QuotaSet().connection_rate("10.0.0.2") is None
+
+
+def test_an_address_is_one_entity_in_any_spelling() -> None:
+    assert entity_of([("ip", "2001:0DB8::0001")]) == QuotaEntity(None, None, "2001:db8::1")
+    assert entity_of([("ip", None)]) == QuotaEntity(None, None, "")
+    asked = QuotaFilter(strict=True)
+    assert asked.add("ip", Match.EXACT, "2001:0db8::0001") is None
+    assert asked.matches(QuotaEntity(None, None, "2001:db8::1"))
+    assert not asked.matches(QuotaEntity(None, None, "2001:db8::2"))
+
+
+@pytest.mark.parametrize(
+    ("entity", "key", "value", "message"),
+    [
+        ((None, None, "10.0.0.1"), "producer_byte_rate", 1.0, "Invalid configuration key producer_byte_rate"),
+        (("a", None, None), CONNECTION_RATE, 1.0, "Invalid configuration key connection_creation_rate"),
+        ((None, None, "10.0.0.1"), CONNECTION_RATE, 0.0, "must be greater than 0"),
+        ((None, None, "10.0.0.1"), CONNECTION_RATE, 0.5, "cannot be a fractional value"),
+        ((None, None, "10.0.0.1"), CONNECTION_RATE, 2.0**31, "is too large for an INT"),
+        (("a", None, "10.0.0.1"), CONNECTION_RATE, 1.0, "an ip is named alone"),
+    ],
+)
+def test_rates_of_addresses_that_are_refused(
+    entity: tuple[str | None, str | None, str | None], key: str, value: float, message: str
+) -> None:
+    user, client_id, ip = entity
+    log = addressed()
+    error, told = log.refused(AlterClientQuotas(user, client_id, [(key, value)], ip))
+    assert error is KafkaError.INVALID_REQUEST
+    assert message in told
+    assert len(log.machine.client_quotas) == 0
+
+
+def test_what_earlier_releases_read_has_no_place_for_an_address() -> None:
+    command = alter("a", None, producer_byte_rate=1.0)
+    assert msgpack.unpackb(encode(command))[1:] == ["a", None, [["producer_byte_rate", 1.0]]]
+    log = Log(nodes=1)
+    log.do(command)
+    assert msgpack.unpackb(log.machine.snapshot())["client_quotas"] == [
+        ["a", None, {"producer_byte_rate": 1.0}]
+    ]
+    error, told = log.refused(AlterClientQuotas(None, None, [(CONNECTION_RATE, 5.0)], "10.0.0.1"))
+    assert error is KafkaError.UNSUPPORTED_VERSION
+    assert f"needs feature level {ADDRESSES}" in told

@@ -9,6 +9,8 @@ from strandline.statemachine.controller import feature_levels
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
+    AddNode,
+    AlterClientQuotas,
     Bootstrap,
     Command,
     CutOverViews,
@@ -26,8 +28,10 @@ from tests.statemachine.view_log import A, B, Views
 LATER: list[Command] = [
     SetDraining(1, True),
     RemoveNode(1),
+    AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504),
     registration(1, rack="east"),
     StopViews("p", 3, 0, "an operator stopped it"),
+    AlterClientQuotas(None, None, [("connection_creation_rate", 5.0)], "10.0.0.1"),
 ]
 
 

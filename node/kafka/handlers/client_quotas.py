@@ -23,6 +23,7 @@ from strandline.statemachine.controller.client_quota import (
     fault,
 )
 from strandline.statemachine.controller.controller_commands import AlterClientQuotas
+from strandline.statemachine.controller.feature_levels import refusal as refusal_at
 from strandline.statemachine.kafka_errors import Refused
 
 MAX_ENTRIES: Final = 1_000
@@ -56,9 +57,10 @@ async def alter_client_quotas(context: BrokerContext, request: Request, a: Respo
         changes = [(op.key, None if op.remove else float(op.value)) for op in entry.ops]
         if faulty := fault(entity, changes):
             return refused(faulty)
-        command = AlterClientQuotas(*entity, changes)
+        command = AlterClientQuotas(entity.user, entity.client_id, changes, entity.ip)
         if payload.validate_only:
-            planned = context.controller.machine.client_quotas.plan(command)
+            machine = context.controller.machine
+            planned = refusal_at(machine.feature_level, command) or machine.client_quotas.plan(command)
             return refused(planned) if isinstance(planned, Refused) else _DONE
         outcome = await submit(context, command, deadline)
         return outcome if isinstance(outcome, Failure) else _DONE

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from strandline.node.config.quotas import QuotasSection
-from strandline.node.kafka.handlers.rate_window import RateWindow, TokenBucket
 from strandline.node.kafka.handlers.timed_steps import TimedSteps
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.handler import EncodedBody, Request, Throttled
+from strandline.node.kafka.wire.rate_window import RateWindow, TokenBucket
 from strandline.node.objectstore.object_file import FileRange
 from strandline.statemachine.controller.client_quota import DEFAULT, QuotaEntity, QuotaKey
 from strandline.statemachine.controller.quota_set import Limit, QuotaSet

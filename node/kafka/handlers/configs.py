@@ -170,7 +170,7 @@ def _topic_entries(a: ResponseTypes, topic: Topic, synonyms: bool) -> list[Any]:
 def _broker_entries(context: BrokerContext, a: ResponseTypes, synonyms: bool) -> list[Any]:
     return [
         _entry(a, name, value, kind, source, True, [(name, value, source)] if synonyms else [])
-        for name, value, kind, source in broker_settings(context.config)
+        for name, value, kind, source in broker_settings(context.config, context.controller.machine)
     ]
 
 

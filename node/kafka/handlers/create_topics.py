@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from strandline.node.controller.members import default_replicas
 from strandline.node.kafka.handlers.authorization import (
     NO_TOPIC,
     TOPIC_REFUSED,
@@ -48,7 +49,9 @@ def new_topic(
     if assignments is None:
         topics = context.config.topics
         partitions = topics.partitions if partitions == USE_DEFAULT else partitions
-        replicas = topics.replication_factor if replication_factor == USE_DEFAULT else replication_factor
+        replicas = replication_factor
+        if replication_factor == USE_DEFAULT:
+            replicas = default_replicas(context.config, context.controller.machine)
     else:
         replicas = replication_factor
     topic_id = uuid.UUID(bytes=context.rng.randbytes(16), version=4).bytes

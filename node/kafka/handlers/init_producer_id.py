@@ -7,7 +7,7 @@ former id: the cluster does not remember the owners of such ids, so it has no ep
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -27,21 +27,30 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.acl import Operation
+from strandline.statemachine.controller.view_state import GROUP_PREFIX
 from strandline.statemachine.kafka_errors import KafkaError
 
+CATCH_UP_SECONDS: Final = 1.0
 _NONE = -1
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 async def init_producer_id(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
-    """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller gives no ids.
+    """A producer id and epoch 0, or COORDINATOR_LOAD_IN_PROGRESS while the controller does not answer.
 
     For a transactional id, the result of TransactionCoordinator.init_producer.
     """
     payload = request.payload
     present, epoch = getattr(payload, "producer_id", _NONE), getattr(payload, "producer_epoch", _NONE)
     transactional_id = payload.transactional_id
-    code, producer_id, producer_epoch = _refused(context, request), _NONE, _NONE
+    if transactional_id is not None and transactional_id.startswith(GROUP_PREFIX):
+        # A version that has just cut over begins a producer: this node, which says what topics the names in
+        # its transactions mean, must have applied the cutover.
+        caught_up = await context.controller.catch_up(CATCH_UP_SECONDS)
+    else:
+        caught_up = True
+    code = _refused(context, request) if caught_up else ErrorCode.coordinator_load_in_progress
+    producer_id, producer_epoch = _NONE, _NONE
     if code is not ErrorCode.none:
         pass
     elif (present == _NONE) != (epoch == _NONE):

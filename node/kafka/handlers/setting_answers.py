@@ -11,7 +11,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from strandline.node.config.node_config import GroupsSection, NodeConfig
+from strandline.node.config.quotas import MAX_INT
+from strandline.node.controller.members import default_replicas, member_ids
 from strandline.node.coordinator.table import REPLICAS
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.settings import Configs, Setting
 from strandline.statemachine.controller.topic_config import SETTINGS
 
@@ -83,7 +86,7 @@ def source_of(setting: Setting[object], configs: Configs) -> int:
     return TOPIC_SOURCE if setting.name in configs else DEFAULT_SOURCE
 
 
-def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
+def broker_settings(config: NodeConfig, machine: Controller) -> list[BrokerSetting]:
     """A broker's configs, sorted by name: this node's configuration, and the defaults of its topics."""
     topics, listeners = config.topics, config.listeners
     names = [one.name.upper() if config.named_listeners else one.protocol for one in listeners]
@@ -93,23 +96,34 @@ def broker_settings(config: NodeConfig) -> list[BrokerSetting]:
         for name, one in zip(names, listeners, strict=True)
     )
     protocols = ",".join(f"{name}:{one.protocol}" for name, one in zip(names, listeners, strict=True))
+    quotas = config.quotas
+    overrides = ",".join(f"{host}:{most}" for host, most in quotas.max_connections_per_ip_overrides.items())
     own = {
         "advertised.listeners": ("LIST", told),
         "auto.create.topics.enable": ("BOOLEAN", Setting.text(topics.auto_create)),
         "broker.id": ("INT", str(config.node.id)),
-        "default.replication.factor": ("INT", str(topics.replication_factor)),
+        "default.replication.factor": ("INT", str(default_replicas(config, machine))),
         "delete.topic.enable": ("BOOLEAN", "true"),
         "listeners": ("LIST", bound),
         "log.dirs": ("LIST", config.node.data),
+        "max.connection.creation.rate": ("INT", _bound(quotas.max_connection_creation_rate)),
+        "max.connections": ("INT", str(quotas.max_connections)),
+        "max.connections.per.ip": ("INT", _bound(quotas.max_connections_per_ip)),
+        "max.connections.per.ip.overrides": ("STRING", overrides),
         "node.id": ("INT", str(config.node.id)),
         "num.partitions": ("INT", str(topics.partitions)),
     }
     if config.named_listeners:
         own["listener.security.protocol.map"] = ("STRING", protocols)
-    own |= _of_coordinators(config)
+    own |= _of_coordinators(config, machine)
     settings = [BrokerSetting(name, text, kind, STATIC_BROKER_SOURCE) for name, (kind, text) in own.items()]
     defaults = [one for one in DEFAULTS.values() if not one.name.startswith(_OF_TOPICS_ONLY)]
     return sorted((*settings, *defaults))
+
+
+def _bound(value: int) -> str:
+    """A bound as Kafka writes it: none is its largest number."""
+    return str(value or MAX_INT)
 
 
 class SettingLimits(NamedTuple):
@@ -132,10 +146,10 @@ _SESSION: Final = SettingLimits(45.0, 60.0)
 _HEARTBEAT: Final = SettingLimits(5.0, 15.0)
 
 
-def _of_coordinators(config: NodeConfig) -> dict[str, tuple[str, str]]:
+def _of_coordinators(config: NodeConfig, machine: Controller) -> dict[str, tuple[str, str]]:
     """A broker's configs of groups and transactions, in Kafka's names and units."""
     groups, transactions = config.groups, config.transactions
-    replicas = min(REPLICAS, len(config.cluster.nodes))
+    replicas = min(REPLICAS, len(member_ids(config.cluster.nodes, machine)))
     session, heartbeat = group_limits(groups)
     times = {
         "group.consumer.heartbeat.interval.ms": groups.consumer_heartbeat_seconds,

@@ -23,6 +23,7 @@ from strandline.node.kafka.wire.codec import (
     encode_parts,
     encode_response,
 )
+from strandline.node.kafka.wire.connection_quotas import Place
 from strandline.node.kafka.wire.framing import NO_FRAME, FrameParser, FramingError
 from strandline.node.kafka.wire.handler import CloseConnection, EncodedBody, Request, Throttled
 from strandline.node.kafka.wire.listener import Listener
@@ -44,6 +45,8 @@ class Connection(asyncio.BufferedProtocol):
         self.session = session
         """The way the client came by, and its name."""
         self._config = server.config
+        self.place: Place | None = None
+        self._held = False
         self._parser = FrameParser(server.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._client = "a client"
@@ -74,10 +77,8 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None and isinstance(peer, tuple):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._client = str(peer[0])
-        fits = self._server.opened(self)
-        self._number = self._server.counters["connections"]
-        if not fits:
-            self.close(CloseReason.FULL, f"there are {self._config.max_connections} connections already")
+        self._number = self._server.counters["connections"] + 1
+        self._server.opened(self, self._client)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         space = self._parser.space()
@@ -125,6 +126,16 @@ class Connection(asyncio.BufferedProtocol):
         self._server.release(self._parser.reserved)
 
     # What the server calls.
+
+    def hold(self) -> None:
+        """Take nothing until `let_in`; uvloop begins to read after `connection_made`."""
+        self._held = True
+        self._server.loop.call_soon(self._close_or_read)
+
+    def let_in(self) -> None:
+        """Its turn has come."""
+        self._held = False
+        self.take()
 
     def take(self) -> None:
         """Take complete frames and start the requests that may start, as far as the bounds allow."""
@@ -197,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         return taken
 
     def _admit(self, size: int) -> bool:
-        return not self._mute.on and self._server.admit(self, size)
+        return not (self._held or self._mute.on) and self._server.admit(self, size)
 
     def _advance(self) -> None:
         """Start the first waiting request, and those that overlap with requests of their kind in progress."""
@@ -329,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self._sender.finish()
             return
         full = self._parser.wanted > 0 or len(self._slots) >= self._config.max_in_flight
-        blocked = full and not self._no_more
+        blocked = self._held or (full and not self._no_more)
         if blocked and self._reading:
             self._reading = False
             transport.pause_reading()

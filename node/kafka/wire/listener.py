@@ -26,8 +26,8 @@ class Listener(Protocol):
     scratch: memoryview
     """Buffer for received bytes that no frame has space for yet."""
 
-    def opened(self, connection: Any) -> bool:
-        """Whether there is room for one more connection."""
+    def opened(self, connection: Any, client: str) -> None:
+        """A connection from this address is there; it may have to wait, or to go."""
 
     def lost(self, connection: Any) -> None:
         """The connection is gone; once for each that was opened."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.node.kafka.wire.apis import FEATURES, Feature
 from strandline.node.kafka.wire.connection import Connection
+from strandline.node.kafka.wire.connection_quotas import ConnectionQuotas, TurnedAway
 from strandline.node.kafka.wire.handler import Handler
 from strandline.node.kafka.wire.message_loader import MessageLoader
 from strandline.node.kafka.wire.principal import WHOLE_NAMES, PrincipalRules
@@ -22,10 +23,12 @@ from strandline.node.kafka.wire.sasl_connection import SaslConnection
 from strandline.node.kafka.wire.server_config import CloseReason, ConnectionProblem, ServerConfig
 from strandline.node.kafka.wire.session import SaslSession, Session
 from strandline.node.kafka.wire.tls_connection import TlsConnection
+from strandline.node.kafka.wire.tls_gate import TlsGate
 from strandline.node.oauth.errors import KeySetError
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
 from strandline.node.tls.listener import TlsListener, not_listening
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
+from strandline.statemachine.controller.quota_set import QuotaSet
 
 if TYPE_CHECKING:
     from strandline.node.oauth.bearer_tokens import BearerTokens
@@ -51,6 +54,10 @@ class ListenAddress:
     """Those of logins by OAUTHBEARER."""
     section: str = "kafka"
     """Its section of the configuration, for messages."""
+    max_connections: int = 0
+    """Of this listener; 0 for those of the node alone."""
+    max_connection_creation_rate: float = 0.0
+    """Likewise, connections a second."""
 
 
 class KafkaListenError(Exception):
@@ -68,12 +75,14 @@ class KafkaServer:
         config: ServerConfig,
         on_problem: Callable[[ConnectionProblem], None],
         features: Callable[[], tuple[int, tuple[Feature, ...]]] = lambda: (0, FEATURES),
+        quotas: Callable[[], QuotaSet] = QuotaSet,
     ) -> None:
         self.features = features
         self.handler = handler
         self.loop = loop
         self.config = config
         self.messages = MessageLoader(loop)
+        self.quotas = ConnectionQuotas(config, quotas, loop=loop)
         self.counters: Counter[str] = Counter()
         """`connections`, `requests`, `logins`, `closed_<reason>` by CloseReason: totals since the start."""
         self.request_bytes = 0
@@ -91,6 +100,7 @@ class KafkaServer:
         self.logging_in_of: Counter[str] = Counter()
         self._listening: dict[str, asyncio.AbstractServer | TlsListener] = {}
         self._keepers: dict[str, TlsKeeper] = {}
+        self._gates: list[TlsGate] = []
         self._tokens: dict[str, BearerTokens] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._empty: asyncio.Future[None] | None = None
@@ -155,6 +165,7 @@ class KafkaServer:
     async def _bound(self, address: ListenAddress) -> asyncio.AbstractServer | TlsListener:
         """Take an address, without letting clients in."""
         name = address.name
+        self.quotas.serve(name, address.max_connections, address.max_connection_creation_rate)
         if address.tokens is not None:
             self._tokens[name] = address.tokens
             await self.loop.run_in_executor(None, address.tokens.open)
@@ -164,10 +175,12 @@ class KafkaServer:
             )
         keeper = self._keepers[name] = TlsKeeper(address.tls, f"listener {name}", loop=self.loop)
         keeper.open()
+        gate = TlsGate(self, name, lambda: self._connection(address))
+        self._gates.append(gate)
         listener = TlsListener(
             self,
             keeper,
-            lambda: self._connection(address),
+            gate,
             loop=self.loop,
             places=self.config.max_handshakes,
             handshake_seconds=self.config.handshake_seconds,
@@ -195,6 +208,9 @@ class KafkaServer:
             listening.close()
         for keeper in self._keepers.values():
             keeper.close()
+        self.quotas.close()
+        for gate in self._gates:
+            gate.close()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in list(self._connections):
@@ -210,15 +226,27 @@ class KafkaServer:
         for connection in list(self._connections):
             connection.close(CloseReason.STOPPED, "the node stops")
 
-    def opened(self, connection: Connection) -> bool:
-        """Whether there is room for one more connection."""
+    def opened(self, connection: Connection, client: str) -> None:
+        """A connection is there; one without TLS learns now whether it has to wait, or to go."""
         self._connections[connection] = None
         self.counters["connections"] += 1
-        return len(self._connections) <= self.config.max_connections
+        if connection.place is not None:
+            return
+        entered = self.quotas.enter(connection.session.listener, client, connection.let_in)
+        if isinstance(entered, TurnedAway):
+            connection.hold()
+            seconds, reason, message = entered
+            self.loop.call_later(seconds, connection.close, reason, message)
+            return
+        connection.place = entered
+        if not entered.inside:
+            connection.hold()
 
     def lost(self, connection: Connection) -> None:
         """The connection is gone; once for each that was opened."""
         self._connections.pop(connection, None)
+        if connection.place is not None:
+            connection.place.leave()
         self._starved.pop(connection, None)
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)

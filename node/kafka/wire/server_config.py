@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -11,6 +12,16 @@ class ServerConfig:
     """Bounds for one port. Sizes are bytes, times seconds."""
 
     max_connections: int = 10_000
+    """A further one waits (`max.connections`, KIP-402)."""
+    max_connections_per_ip: int = 0
+    """Of one host; 0 for no bound (`max.connections.per.ip`)."""
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    """By host, as `host_of` gives it."""
+    max_connection_creation_rate: float = 0.0
+    """Connections a second, above which a further one waits; 0 for no bound (KIP-612)."""
+    windows: int = 11
+    window_seconds: float = 1.0
+    """Parts of the window over which that is counted (`quota.window.num`, `quota.window.size.seconds`)."""
     max_frame_bytes: int = 100 * 1024 * 1024
     """Kafka's `socket.request.max.bytes`."""
     max_request_bytes: int = 256 * 1024 * 1024
@@ -54,6 +65,7 @@ class CloseReason(StrEnum):
     HANDLER = "handler_error"
     REFUSED = "refused_by_handler"
     FULL = "too_many_connections"
+    RATE = "connection_rate"
     HANDSHAKE = "tls_handshake"
     LOGIN = "not_logged_in"
     SESSION = "session_expired"

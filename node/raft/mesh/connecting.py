@@ -10,16 +10,18 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.dialler import DialTarget, keep_dialled
-from strandline.node.raft.mesh.handshake import NONCE_BYTES, Handshake, Identity, Role
+from strandline.node.raft.mesh.guests import Asking, SeedFailed
+from strandline.node.raft.mesh.handshake import ANY_NODE, NONCE_BYTES, Handshake, Identity, Role
 from strandline.node.raft.mesh.link import Link, LinkOwner
 from strandline.node.raft.mesh.peers import Peer
 from strandline.node.raft.mesh.problems import TLS_CURE, MeshProblem, MeshReason
 from strandline.node.raft.mesh.strangers import Strangers
 from strandline.node.tls.keeper import TlsFilesError, TlsKeeper, TlsSettings
-from strandline.node.tls.listener import TlsListener, not_listening
+from strandline.node.tls.listener import OpenGate, TlsListener, not_listening
 
 
 class MeshListenError(Exception):
@@ -75,7 +77,7 @@ class Connector:
         server = self._server = TlsListener(
             self,
             tls,
-            self.accept,
+            OpenGate(self.accept),
             loop=self._loop,
             places=self._config.max_strangers,
             handshake_seconds=self._config.handshake_seconds,
@@ -112,18 +114,36 @@ class Connector:
     def dial(self, node_id: int, peer: Peer) -> None:
         """Keep a peer with a lower id dialled; one with a higher id dials this node."""
         if node_id < self._identity.node_id:
-            target = DialTarget(node_id, peer.host, peer.port)
             peer.dialling = self._loop.create_task(
                 keep_dialled(
-                    target,
+                    lambda: [DialTarget(node_id, *address) for address in peer.addresses],
                     loop=self._loop,
                     config=self._config,
                     rng=self._rng,
-                    make_link=lambda: self._dialling_link(target),
+                    make_link=self._dialling_link,
                     report=self._report,
                     tls=self._tls,
                 )
             )
+
+    async def ask(self, host: str, port: int, question: Any, seconds: float) -> Any:
+        """The answer of any member at that address; raises SeedFailed."""
+        asking = Asking(question, loop=self._loop)
+        handshake, target = self._handshake(Role.DIALLER, ANY_NODE), DialTarget(ANY_NODE, host, port)
+        link = Link(asking, handshake, loop=self._loop, config=self._config, dialled=target.address)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._loop.create_connection(
+                    lambda: link, host, port, ssl=None if self._tls is None else self._tls.dialling
+                )
+                return await asking.answer
+        except TimeoutError:
+            raise SeedFailed(f"no answer within {seconds:g} s: does it run, and is it a member?") from None
+        except (OSError, UnicodeError) as error:
+            raise SeedFailed(f"{error}: does it run, and is the address right?") from None
+        finally:
+            asking.answer.cancel()
+            link.close()
 
     def _dialling_link(self, target: DialTarget) -> Link:
         handshake = self._handshake(Role.DIALLER, target.node_id)

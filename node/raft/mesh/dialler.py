@@ -10,7 +10,7 @@ import asyncio
 import errno
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.node.raft.mesh.config import MeshConfig
@@ -34,19 +34,24 @@ class DialTarget:
 
 
 async def keep_dialled(
-    target: DialTarget,
+    targets: Callable[[], Sequence[DialTarget]],
     *,
     loop: asyncio.AbstractEventLoop,
     config: MeshConfig,
     rng: random.Random,
-    make_link: Callable[[], Link],
+    make_link: Callable[[DialTarget], Link],
     report: Callable[[MeshProblem], None],
     tls: TlsKeeper | None,
 ) -> None:
-    """Run until cancelled. After a connection that lasted longer than any pause the next pause is short."""
-    pause = config.backoff_min_seconds
+    """Run until cancelled. After a connection that lasted longer than any pause the next pause is short.
+
+    A peer of several addresses is dialled at the next one when the last gave no connection.
+    """
+    pause, turn = config.backoff_min_seconds, 0
     while True:
-        link = make_link()
+        choices = targets()
+        target = choices[turn % len(choices)]
+        link = make_link(target)
         started = loop.time()
         try:
             await _connect(link, target, loop, config.connect_seconds, tls)
@@ -55,6 +60,8 @@ async def keep_dialled(
             report(_unreachable(target, error, config.connect_seconds, encrypted=tls is not None))
         if link.up and loop.time() - started > config.backoff_max_seconds:
             pause = config.backoff_min_seconds
+        if not link.up:
+            turn += 1
         await asyncio.sleep(pause * (0.5 + 0.5 * rng.random()))
         pause = min(2 * pause, config.backoff_max_seconds)
 

@@ -32,6 +32,8 @@ VERSIONS: Final = (2, 2)
 """Oldest and newest protocol version this program speaks."""
 NONCE_BYTES: Final = 32
 MAX_NODE_ID: Final = 65535
+ANY_NODE: Final = 0
+"""In place of the node that is dialled: any member, of a dialler that looks for the cluster."""
 _MAC_BYTES: Final = hashlib.sha256().digest_size
 _HELLO_FIELDS: Final = 16
 _MAX_INCARNATION: Final = 64
@@ -98,14 +100,16 @@ class Handshake:
         dialled: int = 0,
         known: FolderKey | None = None,
     ) -> None:
-        """`dialled` is the node id the dialler wants to reach and `known` the data folder it knows of it; an
-        acceptor leaves both away."""
+        """`dialled` is the node id the dialler wants to reach, or ANY_NODE, and `known` the data folder it
+        knows of it; an acceptor leaves both away."""
         self.role = role
         self.state = HandshakeState.AWAIT_HELLO
         self.peer: Identity | None = None
         """The other side's hello once read: a claim until the state is DECIDING or DONE."""
         self.proved = False
         """The other side has proved that it knows the secret."""
+        self.guest = role is Role.DIALLER and dialled == ANY_NODE
+        """Whether the dialler is no peer, but asks any member one question; known once the hello was read."""
         self._known_there = _UNMET
         """The data folder by which the dialler knows this node."""
         self._identity = identity
@@ -197,6 +201,7 @@ class Handshake:
 
     def _take_hello(self, fields: list[Any], message: bytes) -> tuple[bytes, ...]:
         self.peer, wanted, self._known_there = self._parse_hello(fields)
+        self.guest = self.guest or (self.role is Role.ACCEPTOR and wanted == ANY_NODE)
         self._check_identity(self.peer, wanted)
         ours = self._hello[4:]
         dialler, acceptor = (ours, message) if self.role is Role.DIALLER else (message, ours)
@@ -257,6 +262,8 @@ class Handshake:
                 MeshReason.OWN_NODE_ID,
                 f"{what}, {own.node_id}: correct the peer's address, or the node_id of one",
             )
+        if self.guest:
+            return
         if self.role is Role.DIALLER and peer.node_id != self.dialled:
             raise self._fail(
                 MeshReason.OTHER_NODE,

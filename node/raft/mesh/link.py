@@ -157,6 +157,10 @@ class Link(asyncio.Protocol):
         if not self.closed.done():
             self.closed.set_result(None)
 
+    def hand_to(self, owner: LinkOwner) -> None:
+        """Tell another owner from now on."""
+        self._owner = owner
+
     def hold(self) -> None:
         """Keep the frames of a peer that has just come up until `release`.
 
@@ -314,7 +318,9 @@ class Link(asyncio.Protocol):
         claim = self.handshake.peer
         peer: int | None = None
         who = f"a connection from {self._address}"
-        if self._dialled is not None:
+        if self._dialled is not None and self.handshake.guest:
+            who = f"the seed {self._address}"
+        elif self._dialled is not None:
             peer = self.handshake.dialled
             who = f"node {peer} at {self._address}"
         elif claim is not None and self.handshake.proved:

@@ -18,6 +18,7 @@ from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.connecting import Connector, MeshListenError
 from strandline.node.raft.mesh.frames import data_body_bytes, data_frame
+from strandline.node.raft.mesh.guests import Guests
 from strandline.node.raft.mesh.handshake import MAX_NODE_ID, Identity, Role
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.mesh.liveness import Liveness
@@ -87,6 +88,7 @@ class Mesh:
         self._packer = msgpack.Packer()
         self._peers: dict[int, Peer] = {}
         report = self._problems.add
+        self.guests = Guests(loop, report)
         self._connector = Connector(
             self,
             self._identity,
@@ -127,23 +129,29 @@ class Mesh:
         """Unix time at which this node's certificate ends; None without TLS."""
         return self._connector.certificate_end
 
-    def set_peer(self, node_id: int, host: str, port: int) -> None:
-        """Accept that node from now on; dial it if its id is lower, again if its address has changed."""
+    def set_peer(self, node_id: int, host: str, port: int, also: tuple[str, int] | None = None) -> None:
+        """Accept that node from now on; dial it if its id is lower, again if its address has changed.
+
+        It is dialled by turns with another address of it, `also`.
+        """
         _check_node_id(node_id)
         if not 1 <= port <= 65535:
             raise ValueError(f"the port of node {node_id} is 1 to 65535, not {port}")
         if node_id == self._identity.node_id:
             raise ValueError(f"node {node_id} cannot be a peer of itself")
         known = self._peers.get(node_id)
-        if known is not None and (known.host, known.port) == (host, port):
-            return
-        if known is not None and node_id > self._identity.node_id:
-            known.host, known.port = host, port
+        addresses = ((host, port),) if also in (None, (host, port)) else ((host, port), also)
+        if known is not None and (known.addresses[0] == (host, port) or node_id > self._identity.node_id):
+            known.addresses = addresses
             return
         self.remove_peer(node_id)
-        self._peers[node_id] = Peer(host, port)
+        self._peers[node_id] = Peer(addresses)
         if self._running:
             self._connector.dial(node_id, self._peers[node_id])
+
+    async def ask(self, host: str, port: int, question: Any, seconds: float) -> Any:
+        """The answer of the member that listens there, whichever it is; raises SeedFailed."""
+        return await self._connector.ask(host, port, question, seconds)
 
     def remove_peer(self, node_id: int) -> None:
         """Close the connection to that node and refuse it from now on; no error if it is no peer."""
@@ -241,7 +249,11 @@ class Mesh:
     def link_proved(self, link: Link) -> None:
         self._in_handshake.pop(link, None)
         peer = self._peers.get(link.peer)
-        if peer is None:
+        if link.handshake.guest:
+            self.guests.come(link)
+        elif peer is None and (why := self.strangers.check(link)) is not None:
+            link.refuse(MeshReason.OTHER_FOLDER, why)
+        elif peer is None:
             link.refuse(
                 MeshReason.UNKNOWN_NODE,
                 "as this node knows the cluster, it is not a member: add it first, or correct its node_id",

@@ -15,10 +15,9 @@ PROBES: Final = 3
 
 @dataclass
 class Peer:
-    """A peer's address, and its connection."""
+    """A peer's addresses, the first of which is the newest, and its connection."""
 
-    host: str
-    port: int
+    addresses: tuple[tuple[str, int], ...]
     dialling: asyncio.Task[None] | None = None
     link: Link | None = None
     probe: DuplicateProbe | None = None

@@ -43,7 +43,7 @@ TOLD: Final = {
     MeshReason.WRONG_CLUSTER: "it belongs to another cluster: correct cluster_id or the peer's address",
     MeshReason.WRONG_VERSION: "it speaks no mesh protocol version of this node: upgrade the older of the two",
     MeshReason.UNKNOWN_NODE: (
-        "it does not know this node's id: first add the node to the cluster, or correct it"
+        "it does not know this node's id: first add the node to the cluster (cluster.seeds), or correct it"
     ),
     MeshReason.OTHER_FOLDER: (
         "it knows this node by another data folder, whose votes and acknowledged entries this one lacks, or"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from strandline.node.raft.data_folder import Folder
+from strandline.node.raft.data_folder import Folder, Standing
 from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.mesh.problems import MeshReason
 
@@ -44,12 +44,16 @@ class Strangers:
 
     def check(self, link: Link) -> str | None:
         """MeshReason to refuse the other side's data folder; None if it is accepted."""
-        why = self.folder.reason_to_refuse(link.peer, link.standing)
+        return self.refusal(link.peer, link.standing)
+
+    def refusal(self, peer: int, standing: Standing) -> str | None:
+        """Reason to refuse a process with this folder, which is remembered; None if it is accepted."""
+        why = self.folder.reason_to_refuse(peer, standing)
         if why is not None:
-            key, foreign = link.standing.key, self.folder.is_foreign(link.standing)
-            known = self.folder.known.get(link.peer)
+            key, foreign = standing.key, self.folder.is_foreign(standing)
+            known = self.folder.known.get(peer)
             replaced = known is not None and 0 < key.generation < known.generation
-            self.known[link.peer] = Stranger(key.folder, self._time(), foreign, replaced)
+            self.known[peer] = Stranger(key.folder, self._time(), foreign, replaced)
         return why
 
     def admit(self, link: Link, connected: Callable[[Link], None]) -> None:

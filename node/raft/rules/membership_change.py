@@ -86,6 +86,31 @@ class MembershipChange(Part):
             self.host.wake(state)
         return future
 
+    def add_learner(self, node: int) -> asyncio.Future[Outcome]:
+        """Add a node as a learner that stays one; or take a voter's vote, so that it follows as a learner.
+
+        Ends as Applied once that is committed, also if it was so. A leader that takes its own vote steps down
+        then.
+        """
+        state = self.state
+        future: asyncio.Future[Outcome] = self.host.loop.create_future()
+        rejection = self.refuses()
+        if rejection is not None:
+            future.set_result(rejection)
+        elif node in state.configuration.learners:
+            future.set_result(Applied(None, state.configuration.index, state.term))
+        elif state.voters == (node,):
+            future.set_result(Overloaded(f"node {node} is the group's only voter and keeps its vote"))
+        else:
+            state.change, state.joining = future, None
+            self.change_index = self.propose(
+                [voter for voter in state.voters if voter != node],
+                (*state.configuration.learners, node),
+            )
+            self.host.set_active(state, True)
+            self.host.wake(state)
+        return future
+
     def remove_member(self, node: int) -> asyncio.Future[Outcome]:
         """Remove a voter or learner; a leader that removes itself steps down once that is committed.
 

@@ -198,7 +198,8 @@ def _listed(storage: ClusterStorage) -> Listing:
         raise NothingToAudit(str(error)) from error
     if not found.documents:
         raise NothingToAudit(
-            f"{storage.storage.url} has no checkpoint of cluster {storage.cluster}: take one, or check the id"
+            f"{storage.storage.url} has no checkpoint of cluster {storage.cluster}: take one with "
+            "`strandline checkpoint`, wait for the first (checkpoints.interval), or check the id"
         )
     return found
 

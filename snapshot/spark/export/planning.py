@@ -12,6 +12,7 @@ import numpy as np
 from strandline.snapshot.spark.export.documents import BYTES, FIXED, Plan, Range, Settings, Unit
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.json_columns import FOLDER_KINDS, Fields, column_name, extended, grown
+from strandline.snapshot.spark.newest import PUBLISHES
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
@@ -182,7 +183,7 @@ def _published(views: Mapping[tuple[str, int], PartitionView | None]) -> Iterato
     for topic, named in groupby(views.items(), lambda item: item[0][0]):
         found = [view for _, view in named if view is not None]
         if not found:
-            raise SourceError(f"no checkpoint of topic {topic!r} is published: run `strandline checkpoint`")
+            raise SourceError(f"there is nothing of topic {topic!r} in what is published: wait: {PUBLISHES}")
         yield from found
 
 

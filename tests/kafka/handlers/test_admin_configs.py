@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from strandline.node.controller.client import Unavailable
 from strandline.node.kafka.handlers.setting_answers import DEFAULTS, broker_settings
 from strandline.node.kafka.wire.apis import ApiKey
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.topic_config import SETTINGS
 from tests.kafka.handlers.configs import (
@@ -150,7 +151,7 @@ def test_every_topic_config_has_a_broker_config_of_its_own() -> None:
     assert list(DEFAULTS) == list(SETTINGS)
     assert len(set(names)) == len(names)
     assert not {"cleanup.policy", "retention.ms", "segment.bytes"} & set(names)
-    own = [one.name for one in broker_settings(config())]
+    own = [one.name for one in broker_settings(config(), Controller(lambda index, captured: None))]
     assert len(set(own)) == len(own)
     assert own == sorted(own)
 

@@ -15,14 +15,15 @@ from strandline.node.config.quotas import QuotasSection
 from strandline.node.kafka.handlers import client_throttles
 from strandline.node.kafka.handlers.client_throttles import MAX_MUTE_SECONDS, OTHERS, ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
-from strandline.node.kafka.handlers.rate_window import RateWindow, TokenBucket
 from strandline.node.kafka.handlers.timed_steps import TimedSteps
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader
 from strandline.node.kafka.wire.handler import EncodedBody, Request, Throttled
+from strandline.node.kafka.wire.rate_window import RateWindow, TokenBucket
 from strandline.node.kafka.wire.session import Session
-from strandline.statemachine.controller.client_quota import QuotaKey
+from strandline.statemachine.controller.client_quota import CONNECTION_RATE, QuotaKey
 from strandline.statemachine.controller.controller_commands import AlterClientQuotas
+from strandline.statemachine.controller.feature_levels import ADDRESSES
 from strandline.statemachine.controller.quota_set import QuotaSet
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.kafka.wire.batches import Record, build
@@ -491,7 +492,7 @@ async def test_quotas_are_set_and_shown_and_in_force(version: int) -> None:
         {**ENTRY, "ops": [op(PRODUCED, KB), op(FETCHED, 2)]},
         {**user, "ops": [op(TIME, 12.5)]},
         {**user, "ops": [op(TIME, 13.5)]},
-        {"entity": [{"entity_type": "ip", "entity_name": "::1"}], "ops": []},
+        {"entity": [{"entity_type": "ip", "entity_name": "host"}], "ops": []},
         {"entity": [], "ops": []},
     )
     invalid = ErrorCode.invalid_request
@@ -508,3 +509,18 @@ async def test_quotas_are_set_and_shown_and_in_force(version: int) -> None:
     assert await Client(node).produce(50 * KB) > 1.0
     assert await alter({**ENTRY, "ops": [op(PRODUCED, remove=True)]}) == [done]
     assert await shown(("client-id", 0, "app")) == [([("client-id", "app")], {FETCHED: 2})]
+
+    address = {"entity": [{"entity_type": "ip", "entity_name": "2001:DB8:0::1"}]}
+    rate = [op(CONNECTION_RATE, 20.0)]
+    for validate_only in (True, False):
+        ((code, message),) = await alter({**address, "ops": rate}, validate_only=validate_only)
+        assert code is ErrorCode.unsupported_version
+        assert "needs feature level 4" in message
+    node.controller.machine._state.feature_level = ADDRESSES
+    assert await alter({**address, "ops": rate}) == [done]
+    assert await alter({"entity": [{"entity_type": "ip", "entity_name": None}], "ops": rate}) == [done]
+    one = ([("ip", "2001:db8::1")], {CONNECTION_RATE: 20.0})
+    assert await shown(("ip", 2, None)) == [one, ([("ip", None)], {CONNECTION_RATE: 20.0})]
+    assert await shown(("ip", 0, "2001:db8::0001"), strict=True) == [one]
+    assert await alter({**address, "ops": [op(CONNECTION_RATE, remove=True)]}) == [done]
+    assert await shown(("ip", 0, "2001:db8::1")) == []

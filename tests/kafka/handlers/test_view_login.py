@@ -202,12 +202,14 @@ def test_rights_are_those_of_the_programs_and_end_with_them() -> None:
         (TOPIC, hidden): {WRITE, DESCRIBE},
         (GROUP, group_name("p", created, None)): {READ, DESCRIBE},
         (ID, group_name("p", created, None)): {WRITE, DESCRIBE},
+        (GROUP, group_name("p", created, attempt)): {READ, DESCRIBE},
+        (ID, group_name("p", created, attempt)): {WRITE, DESCRIBE},
         (GROUP, group_name("p", created, following)): {READ, DESCRIBE},
         (ID, group_name("p", created, following)): {WRITE, DESCRIBE},
     }
     others = [
         (TOPIC, "other"), (GROUP, "billing"), (GROUP, "view.p"),
-        (GROUP, group_name("p", created, attempt)), (ID, group_name("q", created, None)),
+        (GROUP, group_name("p", created, attempt + 1)), (ID, group_name("q", created, None)),
         (ID, "payments"), (CLUSTER, "kafka-cluster"), (ResourceType.USER, VIEWS),
     ]  # fmt: skip
     for kind, name in [*allowed, *others]:

@@ -18,6 +18,7 @@ from strandline.node.kafka.wire.response_types import response_types
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ConnectionProblem, ServerConfig
 from strandline.node.tls.keeper import TlsSettings
+from strandline.statemachine.controller.quota_set import QuotaSet
 
 INIT = ApiKey.INIT_PRODUCER_ID
 PRODUCE = ApiKey.PRODUCE
@@ -91,7 +92,10 @@ class HeldHandler:
 class EchoHandler:
     """Answers at once."""
 
+    asked = 0
+
     async def handle(self, asked: Request) -> Any:
+        self.asked += 1
         return answer_to(asked)
 
 
@@ -143,11 +147,19 @@ async def serve(
     tls: TlsSettings | None = None,
     mechanisms: tuple[str, ...] = (),
     rules: PrincipalRules = WHOLE_NAMES,
+    quotas: QuotaSet | None = None,
     **config: Any,
 ) -> AsyncIterator[Served]:
     problems: list[ConnectionProblem] = []
     loop = asyncio.get_running_loop()
-    server = KafkaServer(handler, loop=loop, config=ServerConfig(**config), on_problem=problems.append)
+    known = quotas or QuotaSet()
+    server = KafkaServer(
+        handler,
+        loop=loop,
+        config=ServerConfig(**config),
+        on_problem=problems.append,
+        quotas=lambda: known,
+    )
     await server.start([ListenAddress("127.0.0.1", 0, tls=tls, rules=rules, mechanisms=mechanisms)])
     served = Served(server, problems)
     try:

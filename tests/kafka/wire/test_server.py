@@ -399,19 +399,18 @@ async def test_the_time_of_a_frame_does_not_run_while_nothing_is_read() -> None:
 
 
 @on_both_loops
-async def test_connections_are_bounded() -> None:
-    async with serve(EchoHandler(), max_connections=2) as served:
+async def test_connections_are_bounded_and_one_more_waits_for_its_turn() -> None:
+    async with serve(handler := EchoHandler(), max_connections=2) as served:
         clients = [await served.client() for _ in range(3)]
-        assert await clients[2].ended()
-        assert served.reasons() == ["too_many_connections"]
-        for client in clients[:2]:
+        for client in reversed(clients):
             client.writer.write(init(5))
+        for client in clients[:2]:
             assert await client.answer() == 5
-        clients[0].writer.close()
         await settle()
-        replacement = await served.client()
-        replacement.writer.write(init(6))
-        assert await replacement.answer() == 6
+        assert (served.server.quotas.waiting, handler.asked) == (1, 2), "it is not read"
+        clients[0].writer.close()
+        assert await clients[2].answer() == 5
+        assert (served.server.quotas.waiting, served.reasons()) == (0, [])
 
 
 @on_both_loops

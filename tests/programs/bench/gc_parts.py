@@ -137,7 +137,7 @@ class _Collecting:
             me,
             me,
             1,
-            [1],
+            lambda: [1],
             loop=self.loop,
             newest_epoch=lambda: 1_000_000,
             may_begin=lambda: True,

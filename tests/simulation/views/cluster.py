@@ -57,6 +57,8 @@ class Cluster:
         self.host = world.add_node(1000)
         self.host.start(lambda _: None)
         self.processes: list[Process] = []
+        self._hosted: dict[VersionName, Process] = {}
+        """The newest process of each version that the host runs."""
         self.at_once = 5
         self.lag_seconds = 0.02
         self.delays: list[Callable[[Process, str], float]] = []
@@ -172,18 +174,32 @@ class Cluster:
         program = self.machine.view_programs.get(PROGRAM)
         wanted = set(view_host.versions(program)) if program else set[VersionName]()
         running = {process.name for process in self.processes if process.alive and process.hosted}
+        for name, after in view_host.gone_live(running, wanted).items():
+            for process in self.processes:
+                if process.hosted and process.name == name:
+                    process.name = after
+            self._hosted[after] = self._hosted.pop(name)
+        running = {process.name for process in self.processes if process.alive and process.hosted}
         for process in [*self.processes]:
             if process.hosted and process.name not in wanted:
                 process.kill()
-                if view_host.is_gone(process.name, wanted):
-                    self.host.spawn(release_all(self, self.machine, process.name, process.inputs))
+        # Also of a version whose process has just ended by itself.
+        for name in [one for one in self._hosted if one not in wanted]:
+            process = self._hosted.pop(name)
+            if view_host.is_gone(name, wanted):
+                self.world.call_at(max(self.world.now, process.hold_until), self._release_all, name, process)
         for name in sorted(wanted - running):
             self.begin(name)
+
+    def _release_all(self, name: VersionName, process: Process) -> None:
+        self.host.spawn(release_all(self, self.machine, name, process.inputs))
 
     def begin(self, name: VersionName) -> Process:
         [version] = [one for one in self.program.versions() if one.attempt == name.attempt]
         process = Process(self, name, next(self._numbers), self._known(), version.inputs)
         self.processes.append(process)
+        self._hosted[name] = process
+        self.outcomes["processes"] += 1
         self.record(f"{process!r} begins")
         return process
 

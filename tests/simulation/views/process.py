@@ -52,6 +52,8 @@ class Process:
             place="bucket",
         )
         self._told_at = 0.0
+        self.hold_until = 0.0
+        """A hold that it has asked for is decided then, whatever becomes of it."""
         self.status: Mapping[str, Any] = {}
         self._rng = self.world.rng(f"process {number}")
         self.fiber = Fiber(self.world, self._run)
@@ -111,6 +113,8 @@ class Process:
         """
         answer: list[Any] = []
         there = self._rng.uniform(0.001, 0.01) + self.cluster.delay(self, what)
+        if what == "hold":
+            self.hold_until = self.world.now + there
 
         def begin(resume: Callable[[], None]) -> None:
             def arrive() -> None:
@@ -249,6 +253,9 @@ class SimConsumer:
             return log.start, log.end
 
         return self._owner.ask("watermarks", effect)
+
+    def close(self) -> None:
+        self._next = {}
 
     def assign(self, places: list[TopicPartition]) -> None:
         self._next = {(one.topic, one.partition): one.offset for one in places}

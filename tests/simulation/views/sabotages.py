@@ -47,7 +47,7 @@ _step = VersionTask._step
 def _aloud(self: VersionTask, bounds: Mapping[Place, int] | None = None) -> Any:
     """Replays with the sinks speaking, and writes what they say."""
     if self.status["phase"] == "replaying":
-        self.follow(all_sinks=True)
+        self.sinks.follow(all_sinks=True)
         count, said = _step(self, bounds)
         self.commit(said)
         return count, said
@@ -103,6 +103,11 @@ _answer_of = view_process.answer_of
 def _says_no_more(self: VersionTask, bounds: Mapping[Place, int] | None = None) -> int:
     """What the last round brings is not written."""
     return _step(self, bounds)[0] if bounds is not None else _go_on(self, bounds)
+
+
+def _attempt_is_live(self: VersionTask) -> bool:
+    live = self.link.known.program.live
+    return live is not None and live.attempt == self.attempt
 
 
 _cancel = view_programs._cancel
@@ -261,6 +266,11 @@ HOLES: Final = (
         lambda: (patch.object(view_process, "answer_of", _unknown_is_refused),),
     ),
     Sabotage(
+        "takes-anothers-cutover",
+        "S6: a process goes live by the cutover of another process that filled the same version",
+        lambda: (patch.object(VersionTask, "has_cut_over", _attempt_is_live),),
+    ),
+    Sabotage(
         "state-forgets-a-value",
         "S7: an operator's state leaves its small value out",
         lambda: (_of_operators("state-forgets-a-value"),),
@@ -349,6 +359,11 @@ HOLES: Final = (
         "stop-lets-all-pass",
         "S23: a cutover that was decided before the live version was stopped passes",
         lambda: (patch.object(view_programs, "_cut_over", _any_decision),),
+    ),
+    Sabotage(
+        "takes-over-what-went-on",
+        "S24: a process goes live in the state of its cutover, whatever another has committed since",
+        lambda: (patch.object(VersionTask, "_went_on", lambda *_: False),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)

@@ -386,6 +386,22 @@ def stopped_meanwhile(on: Stage) -> None:
     on.run(2.0)
 
 
+def late_to_know(on: Stage) -> None:
+    """S24: the process that has cut over learns of it late; meanwhile another node's process has gone on."""
+    _begun(on)
+    attempt = on.apply(NEW)
+    near, _ = on.moment("put state", live=False, count=2)
+    on.until("the cutover is near", near)
+    on.cluster.deaf_seconds = 4.0
+    proposed, _ = on.moment("submit CutOverViews", live=False)
+    on.until("the cutover is proposed", proposed)
+    for process in on.cluster.move():
+        on.world.call_later(6.0, process.kill)
+    on.cluster.deaf_seconds = 0.0
+    on.until("it is live", lambda: on.is_live(attempt))
+    on.run(7.0)
+
+
 SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S1": arrives_between,
     "S2": after_commit,
@@ -410,4 +426,5 @@ SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S21": storm,
     "S22": cannot_run,
     "S23": stopped_meanwhile,
+    "S24": late_to_know,
 }

@@ -26,6 +26,11 @@ def test_the_simulation_finds(sabotage: Sabotage) -> None:
     assert sabotage.is_found(run_seed), f"{sabotage.hole}: not found with seeds {sabotage.found_with}"
 
 
+def test_the_process_that_cuts_over_goes_on_as_the_live_one() -> None:
+    outcomes = run_seed([*SCHEDULES].index("S8")).outcomes
+    assert (outcomes["cutovers"], outcomes["processes"]) == (2, 2)
+
+
 def test_every_schedule_has_its_sabotage() -> None:
     taken_out = {sabotage.hole.partition(":")[0] for sabotage in SABOTAGES.values()}
     assert {*SCHEDULES} - taken_out == {"S21"}, "S21 is anything at any time, and has none of its own"

@@ -196,7 +196,7 @@ class WholeCluster:
             plan.batching,
             plan.cache,
             LogSection(),
-            checkpoints=CheckpointsSection(plan.checkpoints_kept),
+            checkpoints=CheckpointsSection(plan.checkpoints_kept, interval=0.0),
             publish=PublishSection(plan.tails),
             level_one=plan.level_one,
             collector=plan.collector,

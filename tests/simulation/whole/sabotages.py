@@ -250,7 +250,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "any-folder": (3, 12, 13),
     "folders-in-memory": (24, 125, 222),
     "joins-as-a-founder": (3, 12, 13),
-    "left-too-early": (33,),
+    "left-too-early": (13,),
     "newcomers-count": (121, 136, 192),
     "founds-anyway": (121, 136, 192),
     "inline-passes-its-turn": (5, 21, 35),

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
-from strandline.node.config.quotas import QuotasSection
+
+class WindowSettings(Protocol):
+    """The parts of a window, and their length in seconds."""
+
+    @property
+    def windows(self) -> int: ...
+
+    @property
+    def window_seconds(self) -> float: ...
 
 
 class RateWindow:
@@ -16,7 +25,7 @@ class RateWindow:
 
     __slots__ = ("_parts", "_settings", "_total")
 
-    def __init__(self, settings: QuotasSection) -> None:
+    def __init__(self, settings: WindowSettings) -> None:
         self._settings = settings
         self._parts: deque[tuple[float, float]] = deque()
         """Beginning and units of each part, the newest last."""
@@ -71,7 +80,7 @@ class TokenBucket:
 
     __slots__ = ("_settings", "_since", "_used")
 
-    def __init__(self, settings: QuotasSection) -> None:
+    def __init__(self, settings: WindowSettings) -> None:
         self._settings = settings
         self._used = 0.0
         """Tokens that have not come back."""

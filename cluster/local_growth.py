@@ -1,0 +1,48 @@
+"""More nodes for a local cluster that runs, and fewer in its description once the cluster forgot them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from strandline.cluster.admin_client import first_answer
+from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.local_files import Description, LocalNode
+from strandline.cluster.ports import Ports
+
+NEEDED_LEVEL = 5
+"""The feature level from which nodes join (statemachine/controller/feature_levels.py)."""
+
+
+def grown(
+    found: Description, nodes: int | None, choose_ports: Callable[[Sequence[int]], dict[int, Ports]]
+) -> list[LocalNode]:
+    """The files of as many nodes as there are too few, written; the cluster runs.
+
+    CommandFailed, before anything is written, if its feature level does not allow it.
+    """
+    more = (nodes or 0) - len(found.nodes)
+    if more <= 0:
+        return []
+    addresses = [node.admin for node in found.nodes.values()]
+    level = int(first_answer(addresses, "GET", "/api/cluster")["feature_level"])
+    if level < NEEDED_LEVEL:
+        raise CommandFailed(
+            f"no node can join: the cluster is at feature level {level}, and {NEEDED_LEVEL} is needed",
+            "raise it with `strandline cluster upgrade`, when all nodes run this release",
+        )
+    first = max((*found.nodes, *found.gone)) + 1
+    ids = range(first, first + more)
+    # Of the usual ports, each node has those of its id.
+    ports = choose_ports(range(1, first + more))
+    return found.grow({node: ports[node] for node in ids})
+
+
+def too_few(found: Description, nodes: int) -> CommandFailed:
+    """The refusal of a smaller number of nodes than there are."""
+    last = max(found.nodes)
+    return CommandFailed(
+        f"the cluster in {found.folder} has {len(found.nodes)} nodes, not {nodes}",
+        f"to take one out: strandline node drain {last}, strandline cluster stop {last}, "
+        f"strandline node remove {last}",
+        MISUSED,
+    )

@@ -1,0 +1,82 @@
+"""Steps of a version's circuit: some records in, the changes of its views out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from strandline.cluster.view_worker import limits
+from strandline.cluster.view_worker.inputs import Inputs, Place
+from strandline.snapshot.views.circuit import Circuit
+from strandline.snapshot.views.errors import ViewLimit
+from strandline.snapshot.views.json_records import RecordReader
+from strandline.snapshot.views.sink import Changes
+from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.plan import Plan, Source, Upsert
+
+STEP_RECORDS: Final = 20_000
+STEP_BYTES: Final = 8 << 20
+"""A step takes so much, and what was read at once with the last of it."""
+WAIT_SECONDS: Final = 0.05
+"""For records, after which the program's row is looked at again."""
+
+
+class CannotRun(Exception):
+    """The version cannot go on, for a reason that no restart mends."""
+
+
+class Steps:
+    """Takes records into a circuit, in steps that a transaction can have."""
+
+    def __init__(self, circuit: Circuit, operators: Mapping[str, Plan]) -> None:
+        self._circuit = circuit
+        self._most = STEP_RECORDS
+        keys = {digest(each.input): each.key for each in operators.values() if isinstance(each, Upsert)}
+        self._readers = {
+            name: (each, RecordReader(each, keys.get(name)))
+            for name, each in operators.items()
+            if isinstance(each, Source)
+        }
+
+    @property
+    def skipped(self) -> int:
+        """Bad records that were passed over."""
+        return sum(reader.skipped for _, reader in self._readers.values())
+
+    def step(
+        self, inputs: Inputs, bounds: Mapping[Place, int] | None = None
+    ) -> tuple[int, dict[str, Changes]]:
+        """Take what is there, or less, where that changes too much for a transaction.
+
+        Gives the number of records, and what the sinks say. Raises CannotRun, ViewError, and what `inputs`
+        raises.
+        """
+        most = self._most
+        while True:
+            taken = inputs.take(most, STEP_BYTES, WAIT_SECONDS, bounds)
+            count = sum(map(len, taken.values()))
+            if not count:
+                return 0, {}
+            skipped = [reader.skipped for _, reader in self._readers.values()]
+            deltas = {
+                name: reader.rows(taken[source.topic])
+                for name, (source, reader) in self._readers.items()
+                if source.topic in taken
+            }
+            try:
+                said = self._circuit.step(deltas, limits.STEP_CHANGES if count > 1 else limits.RECORD_CHANGES)
+            except ViewLimit as limit:
+                if count == 1:
+                    [(topic, [record])] = taken.items()
+                    place = f"record {record.offset} of {topic}-{record.partition}"
+                    raise CannotRun(
+                        f"{place} is too much for one transaction: {limit}: change the view, so that "
+                        "fewer of its rows depend on one record"
+                    ) from None
+                inputs.give_back(taken)
+                for (_, reader), before in zip(self._readers.values(), skipped, strict=True):
+                    reader.skipped = before
+                most = count // 2
+            else:
+                self._most = min(STEP_RECORDS, 2 * most)
+                return count, said

@@ -1,0 +1,114 @@
+"""A machine becomes a node of a cluster that runs: `cluster.seeds`.
+
+The newcomer asks the seeds, which may be any members, with the command that makes it a node (`AddNode`). The
+one that is asked has the controller apply it, and answers with the addresses of all. From then on the mesh
+connects them, the controller's group takes the newcomer in (controller_voters.py), and it registers as every
+node does. Until a peer is connected the newcomer asks again: a question that was answered already, by this or
+an earlier process on the same data folder, gives the same answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from strandline.node.config.node_config import SeedAddress
+from strandline.node.controller.members import Address, Members
+from strandline.node.controller.periodic import PeriodicPart
+from strandline.node.objectstore.storage_owner import Owner
+from strandline.node.raft.host import RaftHost
+from strandline.node.raft.mesh.guests import GUEST_SECONDS, SeedFailed
+from strandline.statemachine.controller.controller_commands import AddNode, encode
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+SUBMIT_SECONDS: Final = 8.0
+"""Less than a guest may stay."""
+ASK_SECONDS: Final = GUEST_SECONDS + 3.0
+MOST_MEMBERS: Final = 65_535
+
+MEMBERS_WORD: Final = "members"
+REFUSED_WORD: Final = "refused"
+"""First elements of the answers."""
+
+
+class Joining(PeriodicPart):
+    """A newcomer's part: it asks the seeds for as long as no peer is connected."""
+
+    def __init__(
+        self,
+        host: RaftHost,
+        members: Members,
+        seeds: Sequence[SeedAddress],
+        *,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(LOOK_SECONDS, "asking the seeds failed and will be retried", loop=loop)
+        self.trouble: str | None = None
+        """The reason why this node is no member yet, as the seeds say it, in one line."""
+        self._host = host
+        self._members = members
+        self._seeds = seeds
+        self._command: AddNode | None = None
+        self._storage: Callable[[], Owner | None] = lambda: None
+        self._told = ""
+
+    @property
+    def joins(self) -> bool:
+        """Whether this node is none of the founders."""
+        return bool(self._seeds)
+
+    def begin(self, command: AddNode, storage: Callable[[], Owner | None]) -> None:
+        """Ask with this command, once `storage()` was seen to have an owner; never without seeds."""
+        self._command, self._storage = command, storage
+        if self._seeds:
+            self.start()
+
+    def waits_for(self) -> str:
+        """The reason why this node is no member yet, in one line."""
+        return self.trouble or "this node joins the cluster: it waits to be told by the controller's log"
+
+    async def _look(self) -> None:
+        assert self._command is not None
+        host, owner = self._host, self._storage()
+        if owner is None:
+            return
+        if any(host.connected(node) for node in self._members.addresses()):
+            self.trouble = None
+            return
+        question, failures = [encode(self._command), owner.incarnation], list[str]()
+        for seed in self._seeds:
+            where = f"{seed.host}:{seed.port}"
+            try:
+                told = _members(await host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
+            except SeedFailed as error:
+                failures.append(f"{where}: {error}")
+                continue
+            self.trouble = None
+            self._members.follow(told)
+            return
+        self.trouble = f"no seed lets node {host.node_id} in: {'; '.join(failures)}"
+        if self.trouble != self._told:
+            log.error("%s", self.trouble)
+        self._told = self.trouble
+
+
+def _members(answer: Any) -> dict[int, Address]:
+    """The addresses in an answer; raises SeedFailed for a refusal, and for anything else."""
+    match answer:
+        case [str(kind), str(reason)] if kind == REFUSED_WORD:
+            raise SeedFailed(reason)
+        case [str(kind), list(rows)] if kind == MEMBERS_WORD and 0 < len(rows) <= MOST_MEMBERS:
+            found: dict[int, Address] = {}
+            for row in rows:
+                match row:
+                    case [int(node), str(host), int(port)] if 0 < node < 2**16 and 0 < port < 2**16 and host:
+                        found[node] = (host, port)
+                    case _:
+                        raise SeedFailed("it answers with something that is no member: upgrade it")
+            return found
+        case _:
+            raise SeedFailed("its answer cannot be read: upgrade it")

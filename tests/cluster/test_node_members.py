@@ -1,0 +1,64 @@
+"""`strandline node list` and `node add`: what they show of what nodes answer."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+
+from strandline.cluster.commands import node_members as command
+from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local_growth import NEEDED_LEVEL
+from strandline.statemachine.controller.feature_levels import GROWTH
+
+ROW = {
+    "node": 1, "fenced": False, "draining": True, "rack": None, "controller_role": "voter", "replicas": 3,
+    "leads": 1, "mesh_host": "10.0.0.1", "mesh_port": 7101, "kafka_host": "k", "kafka_port": 9092,
+}  # fmt: skip
+NODES = {"nodes": [ROW], "strangers": [{"node": 3, "folder": "ab"}], "replacement": None, "free_id": 5}
+
+
+@pytest.fixture(autouse=True)
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "/api/nodes": NODES,
+        "/api/cluster": {"cluster_id": "harbour", "feature_level": GROWTH},
+    }
+    monkeypatch.setattr(command, "first_answer", lambda _, __, path: told[path])
+    return told
+
+
+def test_the_level_is_the_state_machines() -> None:
+    assert NEEDED_LEVEL == GROWTH
+
+
+def test_nodes_are_listed_and_those_that_knock_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    command.nodes(admin="127.0.0.1:1")
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[1].split() == [
+        "1", "alive,", "draining", "-", "voter", "3", "1", "10.0.0.1:7101", "k:9092"
+    ]  # fmt: skip
+    assert "a process comes as node 3 with data folder ab, which is not let in" in shown
+    command.nodes(admin="127.0.0.1:1", as_json=True)
+    assert json.loads(capsys.readouterr().out) == NODES
+
+
+def test_the_file_of_a_new_node_is_whole_but_for_what_the_command_cannot_know(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command.add(mesh="10.0.0.5:7105", rack="east", admin="127.0.0.1:1")
+    file = tomllib.loads(capsys.readouterr().out)
+    assert file["node"] == {"id": 5, "data": "/var/lib/strandline", "rack": "east"}
+    assert file["cluster"]["seeds"] == ["10.0.0.1:7101"]
+    assert file["cluster"]["secret"].startswith("<"), "which no node takes"
+    assert file["mesh"] == {"host": "10.0.0.5", "port": 7105}
+
+
+def test_no_file_is_printed_that_could_not_be_used(answers: dict[str, Any]) -> None:
+    with pytest.raises(CommandFailed, match=r"--mesh 10.0.0.5: that is not host:port"):
+        command.add(mesh="10.0.0.5", admin="127.0.0.1:1")
+    answers["/api/cluster"]["feature_level"] = GROWTH - 1
+    with pytest.raises(CommandFailed, match="strandline cluster upgrade"):
+        command.add(mesh="10.0.0.5:7105", admin="127.0.0.1:1")

@@ -1,0 +1,234 @@
+"""A machine joins a cluster that runs: whole brokers on simulated machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from strandline.node.controller.controller_voters import ControllerVoters
+from strandline.node.raft.rules.membership_change import MembershipChange
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    MoveReplicas,
+    RemoveNode,
+    ReplaceNode,
+)
+from strandline.statemachine.controller.controller_state import REMOVED
+from tests.controller.brokers import Brokers
+from tests.simulation.node import SimNode
+from tests.simulation.store import SimStore
+
+JOINS = 4
+
+
+def members(brokers: Brokers, node: int) -> set[int]:
+    return set(brokers.brokers[node].controller.machine.nodes)
+
+
+def joined(brokers: Brokers, node: int = JOINS) -> bool:
+    """Whether all know the node, and it serves."""
+    return brokers.registered(node) and all(
+        node in members(brokers, each) and not brokers.brokers[each].controller.machine.nodes[node].fenced
+        for each in brokers.brokers
+    )
+
+
+def trouble(brokers: Brokers, node: int = JOINS) -> str:
+    """What keeps the node from joining, once it says so."""
+    brokers.wait(lambda: node in brokers.brokers and brokers.brokers[node].joining.trouble is not None, 40.0)
+    said = brokers.brokers[node].joining.trouble or ""
+    assert said in brokers.brokers[node].keeper.why_waiting()
+    return said
+
+
+def test_a_machine_joins_by_seeds_and_takes_replicas() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t")
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        group = brokers.brokers[brokers.leader()].host.groups[0]
+        brokers.wait(lambda: JOINS in group.configuration.learners)
+        assert group.voters == (1, 2, 3), "three of four vote"
+        brokers.submit(1, MoveReplicas(topic.topic_id, 0, (JOINS, 2, 3)))
+        brokers.wait(lambda: not brokers.brokers[1].controller.machine.moves, 60.0)
+        replica = topic.partitions[0].group
+        brokers.wait(lambda: brokers.brokers[JOINS].host.groups[replica].is_leader, 60.0)
+        assert all(brokers.brokers[each].members.ids == [1, 2, 3, 4] for each in brokers.brokers)
+        assert brokers.brokers[1].clock.trusted
+        # One that was the cluster's only seed is not needed any more, nor is any of them at a start.
+        brokers.seeds = ()
+        brokers.crash(JOINS)
+        brokers.start(JOINS)
+        brokers.wait(lambda: brokers.registered(JOINS))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_join_goes_on_whatever_is_killed(seed: int) -> None:
+    with Brokers(seed=seed) as brokers:
+        rng = brokers.world.rng("kills")
+        brokers.join(JOINS)
+        for _ in range(5):
+            brokers.world.run(brokers.world.now + rng.uniform(0.0, 1.0))
+            victim = rng.choice([1, 2, 3, JOINS])
+            brokers.crash(victim, rng.choice(["kill", "power"]))
+            brokers.world.run(brokers.world.now + rng.uniform(0.1, 2.0))
+            brokers.start(victim)
+        brokers.wait(lambda: all(brokers.registered(node) for node in (1, 2, 3)), 60.0)
+        brokers.wait(lambda: joined(brokers), 60.0)
+        brokers.wait(lambda: JOINS in brokers.brokers[brokers.leader()].host.groups[0].configuration.members)
+        assert not brokers.fatal
+
+
+def test_founders_with_their_old_files_find_a_node_that_joined() -> None:
+    """Also one with a lower id than they have, which they have to dial."""
+    with Brokers(nodes=3) as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        brokers.wait(lambda: JOINS in brokers.brokers[3].host.groups[0].configuration.members)
+        for node in (1, 2, 3, JOINS):
+            brokers.crash(node)
+        for node in (1, 2, 3, JOINS):
+            brokers.start(node)
+        brokers.wait(lambda: joined(brokers), 60.0)
+        brokers.crash(1)
+        brokers.crash(2)
+        # 3 voters: without two of them there is no leader, and the joined one cannot help.
+        brokers.world.run(brokers.world.now + 10)
+        assert not brokers.brokers[3].host.groups[0].is_leader
+        assert not brokers.brokers[JOINS].host.groups[0].is_leader
+
+
+def test_an_id_in_use_is_refused_and_says_what_to_do() -> None:
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        brokers.crash(JOINS)
+        brokers.world.nodes[JOINS].replace_disk()
+        brokers.start(JOINS)
+        said = trouble(brokers)
+        assert "node 4 of this cluster had another: bring that one back" in said
+        assert "`strandline node replace 4`" in said
+        assert "give the new machine a node.id that no node has, or had" in said
+        before = brokers.brokers[1].controller.machine.folders[JOINS]
+        strangers = brokers.brokers[1].host.mesh.strangers
+        assert strangers.knocking()[JOINS].folder != before.folder, "node replace finds it"
+        brokers.wait(lambda: brokers.brokers[1].controller.machine.nodes[JOINS].fenced)
+        assert isinstance(brokers.submit(1, ReplaceNode(JOINS, strangers.knocking()[JOINS].folder)), int)
+        brokers.wait(lambda: joined(brokers), 60.0)
+
+
+def test_a_removed_id_is_not_given_again_by_itself() -> None:
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        brokers.wait(lambda: JOINS in brokers.brokers[brokers.leader()].host.groups[0].configuration.members)
+        brokers.stop(JOINS)
+        brokers.wait(lambda: brokers.brokers[1].controller.machine.nodes[JOINS].fenced)
+        assert brokers.submit(1, RemoveNode(JOINS)) == 1
+        brokers.wait(lambda: brokers.brokers[1].controller.machine.replacement is None)
+        assert brokers.brokers[1].members.ids == [1, 2, 3]
+        assert brokers.brokers[1].members.writers == {1, 2, 3, JOINS}, "its objects are still collected"
+        brokers.world.nodes[JOINS].replace_disk()
+        brokers.start(JOINS)
+        assert "node 4 was removed from this cluster" in trouble(brokers)
+        assert brokers.brokers[1].controller.machine.folders[JOINS].folder == REMOVED
+        assert members(brokers, 1) == {1, 2, 3}
+
+
+def test_wrong_secrets_and_silent_seeds_are_told_and_change_nothing() -> None:
+    with Brokers() as brokers:
+        brokers.secrets[JOINS] = "another"
+        brokers.join(JOINS)
+        assert "its secret is another than this node's" in trouble(brokers) or "secret is wrong" in trouble(
+            brokers
+        )
+        brokers.crash(JOINS)
+        brokers.secrets.clear()
+        brokers.seeds = (1,)
+        brokers.crash(1)
+        brokers.start(JOINS)
+        said = trouble(brokers)
+        assert "no seed lets node 4 in: 10.0.0.1:9000:" in said
+        assert "does it run" in said
+        assert members(brokers, 2) == {1, 2, 3}
+        brokers.start(1)
+        brokers.wait(lambda: joined(brokers), 60.0)
+        assert brokers.brokers[JOINS].joining.trouble is None
+
+
+def test_below_the_feature_level_no_node_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.node.controller.controller_leader.FEATURE_LEVEL", FEATURE_LEVEL - 1)
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        said = f"AddNode needs feature level {FEATURE_LEVEL}, the cluster is at {FEATURE_LEVEL - 1}"
+        assert said in trouble(brokers)
+        assert "strandline cluster upgrade" in trouble(brokers)
+        assert members(brokers, 1) == {1, 2, 3}
+
+
+def test_a_node_that_joins_with_another_storage_stops_before_it_asks() -> None:
+    with Brokers() as brokers:
+        store, brokers.store = brokers.store, SimStore(brokers.world)
+        brokers.world.add_node(JOINS)
+        sim = brokers.world.nodes[JOINS]
+        errors: list[BaseException] = []
+
+        def main(node: SimNode) -> None:
+            broker = brokers.brokers[JOINS] = brokers.made(node)
+            broker.open()
+            task = node.loop.create_task(broker.start())
+            task.add_done_callback(lambda ended: errors.append(ended.exception() or AssertionError()))
+
+        sim.start(main)
+        brokers.wait(lambda: bool(errors))
+        assert "name the folder or prefix that the other nodes have" in str(errors[0])
+        assert members(brokers, 1) == {1, 2, 3}
+        brokers.store = store
+        brokers.crash(JOINS)
+
+
+def test_a_node_that_is_drained_gives_its_vote_to_one_that_joined() -> None:
+    from strandline.statemachine.controller.controller_commands import SetDraining
+
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        leader = brokers.leader()
+        brokers.submit(1, SetDraining(leader, True))
+
+        def moved() -> bool:
+            return all(
+                set(brokers.brokers[each].host.groups[0].voters) == {1, 2, 3, JOINS} - {leader}
+                for each in brokers.brokers
+            )
+
+        brokers.wait(moved, 60.0)
+        assert brokers.leader() != leader
+        assert leader in brokers.brokers[leader].host.groups[0].configuration.learners
+
+
+Sabotage = Callable[[pytest.MonkeyPatch], None]
+
+
+def without_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node is taken into the controller's group."""
+
+    async def look(self: ControllerVoters) -> None:
+        pass
+
+    monkeypatch.setattr(ControllerVoters, "_look", look)
+
+
+def two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MembershipChange, "under_way", lambda self: False)
+
+
+def test_no_node_serves_without_the_controllers_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_learners(monkeypatch)
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.world.run(brokers.world.now + 15)
+        assert JOINS in members(brokers, 1)
+        assert not brokers.registered(JOINS)
+        assert brokers.brokers[1].controller.machine.nodes[JOINS].fenced

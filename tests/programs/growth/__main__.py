@@ -1,0 +1,7 @@
+"""`scripts/growth`."""
+
+import sys
+
+from tests.programs.growth.run import main
+
+sys.exit(main())
