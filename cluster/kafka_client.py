@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
@@ -16,7 +17,15 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
-from strandline.cluster.kafka_errors import error_of, failed, is_internal, note, patiently, reach
+from strandline.cluster.kafka_errors import (
+    error_of,
+    failed,
+    is_internal,
+    note,
+    patiently,
+    reach,
+    refused_since,
+)
 from strandline.cluster.target import Target
 from strandline.cluster.token_file import has_token, token, token_and_end
 
@@ -24,6 +33,10 @@ REQUEST_SECONDS: Final = 20.0
 _CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = REQUEST_SECONDS + _CONNECT_SECONDS
 """Seconds to wait for the future of a request."""
+_LOOK_SECONDS: Final = 0.25
+"""Between two looks whether the login was refused."""
+_REFUSED_SECONDS: Final = 1.5
+"""Time for the other nodes, once one has refused the login: each is tried within half a second."""
 _SET: Final = AlterConfigOpType.SET
 _DELETE: Final = AlterConfigOpType.DELETE
 
@@ -71,6 +84,7 @@ class TopicAdmin:
     def __init__(self, where: Target) -> None:
         reach(where)
         self.where = where
+        self._began = time.monotonic()
         self._admin = refused(
             where, "the client cannot be made", lambda: AdminClient(client_config(where.bootstrap))
         )
@@ -162,7 +176,21 @@ class TopicAdmin:
 
     def result(self, what: str, future: Future[Value], *, topic: str = "") -> Value:
         """The result of an admin request; `topic` is the topic that it concerned, if any."""
-        return self._told(what, lambda: future.result(ANSWER_SECONDS), topic)
+        return self._told(what, lambda: self._answer(future), topic)
+
+    def _answer(self, future: Future[Value]) -> Value:
+        """Wait for a future; raises TimeoutError, soon if the nodes refuse the login."""
+        ends = time.monotonic() + ANSWER_SECONDS
+        refused = False
+        while True:
+            try:
+                return future.result(min(_LOOK_SECONDS, max(ends - time.monotonic(), 0.0)))
+            except TimeoutError:
+                if future.done() or time.monotonic() >= ends:
+                    raise
+            self._admin.poll(0)  # calls `note`
+            if not refused and refused_since(self._began):
+                refused, ends = True, min(ends, time.monotonic() + _REFUSED_SECONDS)
 
     def read(self, what: str, ask: Callable[[], Value]) -> Value:
         """The result of `ask`, which makes requests that may be made twice and waits for their futures.

@@ -58,14 +58,19 @@ _STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_M
 
 
 _LOGIN: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
-_refused_logins: Final[list[str]] = []
-"""The newest cause: librdkafka tells it apart from the request, which then ends by its timeout."""
+_refused_logins: Final[list[tuple[float, str]]] = []
+"""When, and the newest cause: librdkafka tells it apart from the request, which then ends by its timeout."""
 
 
 def note(error: KafkaError) -> None:
     """Remember that a broker refused a login or a handshake; an `error_cb` of librdkafka."""
     if error.code() in _LOGIN:
-        _refused_logins[:] = [one_line(error.str())]
+        _refused_logins[:] = [(time.monotonic(), one_line(error.str()))]
+
+
+def refused_since(moment: float) -> bool:
+    """Whether a login or a handshake was refused after `moment` (of time.monotonic), as far as noted."""
+    return any(when > moment for when, _ in _refused_logins)
 
 
 def reach(where: Target) -> None:
@@ -88,7 +93,7 @@ def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
     if code in _NO_BROKER | _TIMED_OUT | _LOGIN and _refused_logins:
         return CommandFailed(
             f"{what}: {where.bootstrap} does not accept the login of --config, or is not trusted: "
-            f"{_refused_logins[-1]}",
+            f"{_refused_logins[-1][1]}",
             "see security.protocol, the user and the files that the file names; the node's log says more",
         )
     if code in _NO_BROKER | _TIMED_OUT and not _answers(where.bootstrap):

@@ -146,6 +146,12 @@ def problems(source: AdminSource) -> list[Problem]:
     return [Problem(reason, *found[reason]) for reason in present if reason not in explained]
 
 
+def reaches_controller(source: AdminSource) -> bool:
+    """Whether this process has caught up with the controller, and knows a leader of it now."""
+    controller = source.host.groups.get(CONTROLLER_GROUP)
+    return source.registered and controller is not None and not _leaderless(controller)
+
+
 _Found = tuple[int, tuple[int, ...], str | None]
 
 

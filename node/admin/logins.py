@@ -76,13 +76,15 @@ class Logins:
         first_user: FirstUser | None = None,
         tokens: BearerTokens | None = None,
         knows_acls: Callable[[], bool] = lambda: True,
+        reaches_controller: Callable[[], bool] = lambda: True,
         actions: ActionLog | None = None,
     ) -> None:
         """`credentials` and `authorizer` give those of this moment; `secret` is the cluster's.
 
         `first_user` may log in as long as there are no credentials: a node that has not caught up with the
         controller has none, and an operator must be able to ask it why. No token lets a client in while the
-        node does not know the ACLs.
+        node does not know the ACLs, and nothing is changed while it does not reach the controller: the users
+        and ACLs that it has may be those of a snapshot.
         """
         self._first: Credentials = (
             {} if first_user is None else {(first_user.name, ScramMechanism.SHA_256): first_user.credential}
@@ -96,6 +98,7 @@ class Logins:
         """By a digest of a user and a password that were right: the credential that said so."""
         self._tokens = tokens
         self._knows_acls = knows_acls
+        self._reaches_controller = reaches_controller
         self._actions = actions or ActionLog(loop.time)
         self._turns = LoginTurns()
         self._lines = LineBound(loop.time())
@@ -119,6 +122,11 @@ class Logins:
             return refused.denied
         principal = f"User:{user}"
         self._actions.logged_in(Actor(principal, client, HTTP), how)
+        if method not in READING and not self._reaches_controller():
+            return _unavailable(
+                "this node does not reach the controller's leader, and does not know whether this user may "
+                "still change anything: ask another node"
+            )
         return self._may_not(principal, method, client) or principal
 
     def _may_not(self, principal: str, method: str, client: str) -> Denied | None:

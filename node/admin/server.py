@@ -18,6 +18,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from strandline.node.admin.api import SECONDS, AdminApi
+from strandline.node.admin.health import reaches_controller
 from strandline.node.admin.http import (
     IDLE_SECONDS,
     MAX_CONNECTIONS,
@@ -126,6 +127,7 @@ class AdminServer:
                 lambda: controller.machine.credentials, lambda: broker.authorizer, self._secret,
                 loop=loop, first_user=self._first_user, tokens=self._tokens,
                 knows_acls=lambda: controller.machine.applied_index > 0, actions=broker.actions,
+                reaches_controller=lambda: reaches_controller(broker),
             )  # fmt: skip
         guard = Guard(api.app(), SECONDS, answered, self._origins, logins, self._broker.actions)
         config = Config(

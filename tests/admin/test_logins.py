@@ -393,3 +393,18 @@ async def test_files_that_no_server_can_be_made_of(tmp_path: Path) -> None:
         await server.start()
     await server.stop()
     node.executor.shutdown()
+
+
+@on_loop
+async def test_a_node_that_is_cut_off_changes_nothing_for_users_that_may_be_gone(tmp_path: Path) -> None:
+    async with port(tmp_path) as http:
+        await http.user("alice", "wonder")
+        assert (await http.ask("", "alice:wonder", PAUSE, b"{}")).status == 200
+        http.node.registered = False
+        refused = await http.ask("", "alice:wonder", PAUSE, b"{}")
+        assert (refused.status, "does not reach the controller's leader" in refused.body.decode()) == (
+            503,
+            True,
+        )
+        assert (await http.ask("/api/topics", "alice:wonder")).status == 200, "an operator can ask it why"
+        assert (await http.ask("", "alice:wrong", PAUSE, b"{}")).status == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -146,6 +147,11 @@ def test_a_wrong_password_and_another_authority_are_told_with_a_cure(
     done = strandline(capfd, monkeypatch, "--config", config, "quota", "list")
     assert done.status == 1
     assert "Authentication failed: invalid credentials; check that the nodes run, and the login" in done.err
+    began = time.monotonic()
+    done = strandline(capfd, monkeypatch, "--config", config, "acl", "list")
+    assert done.status == 1
+    assert "does not accept the login of --config" in done.err
+    assert time.monotonic() - began < 15, "librdkafka goes on trying for 25 seconds"
     other = served.config("bob", "builder", "SCRAM-SHA-512", Authority(tmp_path).path)
     done = strandline(capfd, monkeypatch, "--config", other, "quota", "list")
     assert done.status == 1

@@ -166,7 +166,8 @@ async def _step(
     if isinstance(exchange, _Plain):
         return b"", await _by_password(context, token, address), None
     if isinstance(exchange, BearerExchange):
-        proved = await exchange.step(token, context.loop)
+        async with context.login_turns.turn(address):
+            proved = await exchange.step(token, context.loop)
         if proved is None:
             return INVALID_TOKEN, None, None
         # An end that has passed by less than the clocks may differ leaves time for one more request.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from functools import cache
 
 
 class ScramClient:
@@ -25,7 +26,7 @@ class ScramClient:
         assert fields["r"].startswith(self.nonce)
         assert len(fields["r"]) > len(self.nonce)
         salt = base64.b64decode(fields["s"])
-        salted = hashlib.pbkdf2_hmac(self.hash, self.password.encode(), salt, int(fields["i"]))
+        salted = salted_password(self.password, salt, int(fields["i"]), self.hash)
         client_key = hmac.digest(salted, b"Client Key", self.hash)
         without_proof = f"c={binding},r={fields['r']}{suffix}"
         message = f"{self.bare},{server_first.decode()},{without_proof}".encode()
@@ -37,6 +38,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
 
+@cache
 def salted_password(password: str, salt: bytes, iterations: int, hash: str = "sha256") -> bytes:
     """Of AlterUserScramCredentials, which clients compute."""
     return hashlib.pbkdf2_hmac(hash, password.encode(), salt, iterations)

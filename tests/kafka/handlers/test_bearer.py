@@ -150,3 +150,17 @@ def test_whatever_comes_is_no_login(data: bytes) -> None:
             await exchange.step(data, asyncio.get_running_loop())
 
     asyncio.run(test())
+
+
+def test_tokens_take_turns_by_address_with_passwords(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = node_of(tmp_path)
+        async with node.login_turns.turn("10.0.0.8"), node.login_turns.turn("10.0.0.9"):
+            waiting = asyncio.ensure_future(login(node, message(token())))
+            await asyncio.sleep(0.05)
+            session: Any = node.session
+            assert not session.logged_in, "two are compared already"
+        assert (await waiting).error_code is ErrorCode.none
+        assert session.logged_in
+
+    asyncio.run(test())

@@ -11,6 +11,7 @@ from unittest.mock import patch
 from strandline.node.broker import parts as broker_parts
 from strandline.node.broker.settings import host_settings
 from strandline.node.config.authorization import AuthorizationSection
+from strandline.node.config.listeners import ListenerSection
 from strandline.node.config.node_config import (
     AdminSection,
     CheckpointsSection,
@@ -43,11 +44,20 @@ from tests.simulation.whole.retention import START_MS
 from tests.simulation.whole.sim_broker import Mishaps, SimBroker
 from tests.simulation.world import World
 
-MESH_PORT, KAFKA_PORT, ADMIN_PORT = 9000, 9092, 9644
+MESH_PORT, KAFKA_PORT, LOGIN_PORT, ADMIN_PORT = 9000, 9092, 9093, 9644
 STOP_SECONDS = 20.0
 CALM_EPOCH_SECONDS = 0.25
 CLOCKS_WRONG_MS = 1_000_000
 """Where clocks jump, nothing is said about retention by time."""
+
+
+def _listeners(host: str) -> tuple[ListenerSection, ...]:
+    """One without logins, and one where clients log in."""
+    by = ("SCRAM-SHA-256", "PLAIN")
+    return (
+        ListenerSection("kafka", host, KAFKA_PORT),
+        ListenerSection("login", host, LOGIN_PORT, protocol="SASL_PLAINTEXT", mechanisms=by),
+    )
 
 
 class WholeCluster:
@@ -206,6 +216,7 @@ class WholeCluster:
             compaction=plan.compaction,
             inline=plan.inline,
             authorization=AuthorizationSection(plan.acls, allow_everyone_if_no_acl_found=plan.acls),
+            named_listeners=_listeners(sim.host) if plan.acls else (),
         )
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:

@@ -63,5 +63,10 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "decisions-outlive-acls": ("access",),
     "acls-of-the-first-state": ("access",),
     "removed-unseen": ("access",),
+    "users-of-the-first-state": ("logins",),
+    "users-in-no-snapshot": ("logins",),
+    "deleted-users-stay": ("logins",),
+    "logins-before-caught-up": ("logins", "access"),
+    "passwords-remembered": ("logins",),
     "tails-never-closed": ("tails",),
 }

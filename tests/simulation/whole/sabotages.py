@@ -28,6 +28,7 @@ from tests.simulation.whole.collection_sabotages import COLLECTION
 from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
 from tests.simulation.whole.inline_sabotages import INLINE
+from tests.simulation.whole.login_sabotages import LOGINS
 from tests.simulation.whole.moving_sabotages import MOVING
 from tests.simulation.whole.tail_sabotages import TAILS
 from tests.simulation.whole.write_path_sabotages import (
@@ -202,6 +203,7 @@ _ALL = (
     *INLINE,
     *MOVING,
     *ACCESS,
+    *LOGINS,
     *TAILS,
 )
 
@@ -263,6 +265,11 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "decisions-outlive-acls": (2024,),
     "acls-of-the-first-state": (2024,),
     "removed-unseen": (2152,),
+    "users-of-the-first-state": (2025,),
+    "users-in-no-snapshot": (2024,),
+    "deleted-users-stay": (2024,),
+    "logins-before-caught-up": (2152,),
+    "passwords-remembered": (2024,),
     "tails-never-closed": (9, 11, 37),
 }
 

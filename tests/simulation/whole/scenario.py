@@ -6,12 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from tests.simulation.loop import DEAD
 from tests.simulation.report import Finding, Report
 from tests.simulation.whole.access import Access
+from tests.simulation.whole.changing import Changing
 from tests.simulation.whole.checks import (
     check_contents,
     check_documents,
@@ -26,6 +28,7 @@ from tests.simulation.whole.client import Client, Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import WholeFaults
+from tests.simulation.whole.logins import Logins, counted_nonces
 from tests.simulation.whole.lost_cluster import LostCluster
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
@@ -76,7 +79,7 @@ class Scenario:
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self.operator: Operator | None = None
-        self.access: Access | None = None
+        self.changing: list[Changing[Any]] = []
         self.faults: WholeFaults | None = None
         self.wiped: WipedFolders | None = None
         self.tails = TailReader(self.cluster) if plan.tails else None
@@ -105,8 +108,7 @@ class Scenario:
     @property
     def clients(self) -> list[Client]:
         assert self.operator is not None
-        others = [self.operator] if self.access is None else [self.operator, self.access]
-        return [*self.producers, *self.consumers, *others]
+        return [*self.producers, *self.consumers, self.operator, *self.changing]
 
     def _begin(self) -> None:
         for node in self.plan.nodes:
@@ -130,7 +132,8 @@ class Scenario:
         for number in range(plan.consumers):
             self.consumers.append(Consumer(self.cluster, self.directory, f"c{number}", self._machine()))
         if plan.acls:
-            self.access = Access(self.cluster, self.directory, self._machine())
+            for kind in (Access, Logins):
+                self.changing.append(kind(self.cluster, self.directory, self._machine()))
         self.faults = WholeFaults(self.cluster, self.clients)
         self._go_wrong(self.faults)
 
@@ -193,9 +196,9 @@ class Scenario:
         self._folders_replaced()
         self._until("the operator ends", self._done([self.operator]), FINISHES_SECONDS)
         self._until("in service again", Service(self.cluster).missing, SERVES_SECONDS)
-        if self.access is not None:
-            self.access.calm()
-            self.world.run(self.world.now + ACCESS_SECONDS)
+        for one in self.changing:
+            one.calm()
+        self.world.run(self.world.now + (ACCESS_SECONDS if self.changing else 0.0))
         self._until("producers end", self._done(self.producers), FINISHES_SECONDS)
         if self._failed():
             return
@@ -294,10 +297,8 @@ class Scenario:
         totals["topics"] = len(self.directory.topics)
         totals["reconciled"] = ledger.objects.reconciled
         totals["inline"] = ledger.inline
-        if self.access is not None:
-            totals["changes of access"] = self.access.changes
-            totals["answers by access"] = self.access.answers
-            totals["refused by access"] = self.access.refusals
+        for one in self.changing:
+            totals.update(one.tally())
         totals["stored inline"] = ledger.objects.stored_inline
         for producer in self.producers:
             for name, count in producer.outcomes.items():
@@ -328,7 +329,7 @@ def simulated(seed: int, plan: Plan, made: Callable[[World, Plan], Scenario], *,
     """Simulate one seed by its plan."""
     began = time.process_time()
     report = Report(seed)
-    with World(seed, tracing=tracing) as world, paced(plan):
+    with World(seed, tracing=tracing) as world, paced(plan), counted_nonces():
         scenario = made(world, plan)
         scenario.run()
         for loop in world.loops:

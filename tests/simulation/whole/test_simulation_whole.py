@@ -60,6 +60,9 @@ def test_access_is_controlled_by_entries_that_change(seed: int) -> None:
     assert report.outcomes["changes of access"] > 15
     assert report.outcomes["refused by access"] > 50
     assert report.outcomes["answers by access"] > report.outcomes["refused by access"]
+    assert report.outcomes["changes of logins"] > 10
+    assert report.outcomes["refused by logins"] > 50
+    assert report.outcomes["answers by logins"] - report.outcomes["refused by logins"] > 50
 
 
 @pytest.mark.parametrize("seed", [12, 31, 69])
