@@ -19,6 +19,7 @@ from strandline.cluster import client_settings
 from strandline.cluster.commands import (
     acls,
     audit,
+    balance,
     checkpoint,
     clusters,
     compaction,
@@ -44,6 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+clusters.app.add_typer(balance.app, name="balance")
 app.add_typer(clusters.app, name="cluster")
 app.add_typer(node.app, name="node")
 app.add_typer(topics.app, name="topic")

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from strandline.node.admin import node_views, request_bodies
+from strandline.node.admin.balance import BalanceApi
 from strandline.node.admin.collection import CollectionApi
 from strandline.node.admin.compaction import CompactionApi
 from strandline.node.admin.consumer_groups import ConsumerGroupsApi
@@ -61,6 +62,7 @@ class AdminApi:
             ("POST", "/api/checkpoints", self.checkpoint),
             ("POST", "/api/checkpoints/renew", self.renewal),
             *NodesApi(self._source).routes(),
+            *BalanceApi(self._source).routes(),
             *CollectionApi(self._source).routes(),
             *CompactionApi(self._source).routes(),
             *ConsumerGroupsApi(self._source).routes(),

@@ -15,6 +15,9 @@ from strandline.node.admin.compaction_schemas import (
 from strandline.node.admin.schemas import (
     ABORT_REQUEST,
     ABORTED,
+    BALANCE,
+    BALANCE_REQUEST,
+    BALANCING,
     CHECKPOINT,
     CHECKPOINT_REQUEST,
     CLUSTER,
@@ -129,6 +132,10 @@ OPENAPI: Final[dict[str, Any]] = {
         "/api/nodes/drain": _post(
             "Have a node get no more replicas and lose those it has", DRAIN_REQUEST, DRAINED
         ),
+        "/api/balance": {
+            **_get("How replicas are spread, and which would move", BALANCE),
+            **_post("Have replicas move by themselves, or leave them", BALANCE_REQUEST, BALANCING),
+        },
         "/api/cluster/upgrade": _post("Raise the cluster's feature level", UPGRADE_REQUEST, UPGRADED),
         "/api/topics": _get("All topics", _pages("topics", TOPIC, "string"), _LIMIT, _AFTER_NAME),
         "/api/topics/{name}": _get("One topic and its partitions", TOPIC_WITH_PARTITIONS, _NAME),

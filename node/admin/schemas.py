@@ -158,6 +158,36 @@ DRAINED: Final = record(
     draining=value("boolean", "Whether it gets no more replicas."),
     replicas=value("integer", "Partitions it has a replica of."),
 )
+BALANCE_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["on"],
+    "properties": {"on": value("boolean", "Whether replicas are to move by themselves.")},
+}
+BALANCING: Final = record(on=value("boolean", "Whether replicas move by themselves."))
+BALANCE: Final = record(
+    on=value("boolean", "Whether replicas move by themselves."),
+    waits=maybe("string", "The reason for which none moves now although some should."),
+    nodes=rows(
+        record(
+            node=value("integer", "Node id."),
+            rack=value("string", "The rack that it says it stands in; empty where it names none."),
+            replicas=value("integer", "Partitions it has a replica of."),
+        )
+    ),
+    steps=rows(
+        record(
+            topic=value("string", "Topic."),
+            partition=value("integer", "Partition."),
+            leaves=value("integer", "The node that loses its replica."),
+            joins=value("integer", "The node that gets one."),
+            replicas={"type": "array", "items": {"type": "integer"}},
+            why=value("string", "What is uneven without the move."),
+        ),
+        "The moves until the nodes are even, in their order.",
+    ),
+    more=value("boolean", "Whether there are more than these."),
+)
 REMOVE_REQUEST: Final = {
     "type": "object",
     "additionalProperties": False,

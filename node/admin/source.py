@@ -46,6 +46,7 @@ from strandline.statemachine.controller.controller_commands import (
     RaiseFeatureLevel,
     RemoveNode,
     ReplaceNode,
+    SetBalancing,
     SetCollection,
     SetDraining,
     ViewCommand,
@@ -60,7 +61,13 @@ class ControllerSource(Protocol):
     def machine(self) -> Controller: ...
     async def submit(
         self,
-        command: SetCollection | ReplaceNode | SetDraining | RemoveNode | RaiseFeatureLevel | ViewCommand,
+        command: SetBalancing
+        | SetCollection
+        | ReplaceNode
+        | SetDraining
+        | RemoveNode
+        | RaiseFeatureLevel
+        | ViewCommand,
         seconds: float,
         /,
     ) -> object | Unavailable: ...

@@ -1,7 +1,8 @@
-"""Empties nodes that an operator drains, while this node leads the controller.
+"""Moves replicas while this node leads the controller: off drained nodes, and to even out the others.
 
 The state says which nodes these are, so a drain goes on under the next leader. Only so many partitions move
-at a time, because each has its state sent to its new replica.
+at a time, because each has its state sent to its new replica. While a node is emptied the others are not
+evened out (`balancer.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from strandline.node.controller.balancer import Balancer
 from strandline.node.controller.client import ControllerClient, Unavailable
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.statemachine.controller.drain_plan import Staying
@@ -25,7 +27,7 @@ SUBMIT_SECONDS: Final = 10.0
 
 
 class Drains(PeriodicPart):
-    """Begins the moves that empty drained nodes. Everything belongs on `loop`."""
+    """Begins the moves that empty drained nodes, and has the balancer look. Everything belongs on `loop`."""
 
     def __init__(
         self, controller: ControllerClient, node_id: int, *, loop: asyncio.AbstractEventLoop
@@ -33,16 +35,20 @@ class Drains(PeriodicPart):
         super().__init__(LOOK_SECONDS, "emptying drained nodes failed and will be retried", loop=loop)
         self._controller = controller
         self._node_id = node_id
+        self._balancer = Balancer(controller, loop=loop)
         self._told = frozenset[tuple[int, str]]()
         """Nodes of which the log says that they cannot be emptied for now, each with a reason."""
 
     async def _look(self) -> None:
         """Begin what may move now."""
         machine = self._controller.machine
-        if self._controller.leader != self._node_id or not machine.draining or machine.replacement:
+        wanted = machine.draining or self._balancer.is_due()
+        if self._controller.leader != self._node_id or not wanted or machine.replacement:
             return
         if not await self._controller.catch_up(SUBMIT_SECONDS):
             return
+        if self._balancer.is_due():
+            await self._balancer.begin()
         self._tell(machine.drains_staying())
         for command in machine.drain_moves(AT_ONCE):
             result = await self._controller.submit(command, SUBMIT_SECONDS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from strandline.statemachine.controller import (
+    balance_plan,
     controller_groups,
     controller_nodes,
     controller_snapshot,
@@ -269,6 +270,10 @@ class Controller:
     def drain_moves(self, at_once: int) -> list[MoveReplicas]:
         """The moves that empty nodes which are drained: see `drain_plan.moves`."""
         return drain_plan.moves(self._state, at_once)
+
+    def balance(self) -> balance_plan.Balance:
+        """The replicas as they lie on the nodes, and the moves that even them out."""
+        return balance_plan.Balance(self._state)
 
     def drains_staying(self) -> dict[int, drain_plan.Staying]:
         """By drained node, the replicas that stay for now: see `drain_plan.staying`."""

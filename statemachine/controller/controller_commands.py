@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 5
+FEATURE_LEVEL = 6
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -68,6 +68,7 @@ class ControllerOpcode(IntEnum):
     SET_DRAINING = 35
     REMOVE_NODE = 36
     ADD_NODE = 37
+    SET_BALANCING = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,6 +412,13 @@ class SetCollection:
 
 
 @dataclass(frozen=True, slots=True)
+class SetBalancing:
+    """Have replicas move by themselves until nodes are even, or leave them. Result: whether they do."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ApplyViews:
     """Begin to fill a program's next version out of sight. Result: the attempt, this entry's index.
 
@@ -559,6 +567,7 @@ Command = (
     | RaiseFeatureLevel
     | ControllerCheckpoint
     | SetCollection
+    | SetBalancing
     | ReplaceNode
     | ReplicasLeft
     | ReplicasJoined
@@ -867,6 +876,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ControllerOpcode.RAISE_FEATURE_LEVEL: (RaiseFeatureLevel, (_positive,)),
     ControllerOpcode.CHECKPOINT: (ControllerCheckpoint, ()),
     ControllerOpcode.SET_COLLECTION: (SetCollection, (_flag,)),
+    ControllerOpcode.SET_BALANCING: (SetBalancing, (_flag,)),
     ControllerOpcode.CREATE_INTERNAL_TOPIC: (
         CreateInternalTopic,
         (_topic_id, _internal_topic, _positive, _positive),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from strandline.statemachine.controller.feature_levels import ADDRESSES, PLACEMENT
 
-SNAPSHOT_FORMAT: Final = 12
+SNAPSHOT_FORMAT: Final = 13
 BEFORE_LISTENERS: Final = 4
 """The oldest format that is read: a node's row ends before its listeners, and there are no moves."""
 BEFORE_CREDENTIALS: Final = 5
@@ -28,13 +28,17 @@ earlier releases read it."""
 BEFORE_ADDRESSES: Final = 11
 """No client quota is of an IP address: the row of one has no place for it. A cluster below feature level 4
 writes this."""
+BEFORE_BALANCING: Final = 12
+"""Replicas do not move by themselves. A cluster in which that is off writes this."""
 
 
-def format_at(feature_level: int) -> int:
-    """The format of the snapshots of a cluster at this level."""
+def format_of(feature_level: int, *, balancing: bool) -> int:
+    """The format of the snapshot of a cluster at this level: the oldest that has what there is."""
     if feature_level < PLACEMENT:
         return BEFORE_RACKS
-    return SNAPSHOT_FORMAT if feature_level >= ADDRESSES else BEFORE_ADDRESSES
+    if feature_level < ADDRESSES:
+        return BEFORE_ADDRESSES
+    return SNAPSHOT_FORMAT if balancing else BEFORE_BALANCING
 
 
 def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
@@ -69,4 +73,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["draining"] = []
     if version <= BEFORE_ADDRESSES:
         fields["client_quotas"] = [[*names, None, values] for *names, values in fields["client_quotas"]]
+    if version <= BEFORE_BALANCING:
+        fields["balancing"] = False
     return fields

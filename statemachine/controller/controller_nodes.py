@@ -16,6 +16,7 @@ from strandline.statemachine.controller.controller_commands import (
     ProducerIdBlock,
     RaiseFeatureLevel,
     RegisterNode,
+    SetBalancing,
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import (
@@ -41,6 +42,7 @@ NodeCommand = (
     | Heartbeat
     | FenceNode
     | SetDraining
+    | SetBalancing
     | AllocateProducerIds
     | RaiseFeatureLevel
 )
@@ -63,6 +65,9 @@ def apply(
             return _fence(state, index, command)
         case SetDraining():
             return _set_draining(state, index, command)
+        case SetBalancing():
+            state.balancing = command.on
+            return command.on
         case AllocateProducerIds():
             return _allocate_producer_ids(state, command)
         case RaiseFeatureLevel():

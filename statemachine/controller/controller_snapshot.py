@@ -13,8 +13,9 @@ from strandline.statemachine.controller.acl_set import AclSet
 from strandline.statemachine.controller.client_quota import QuotaEntity
 from strandline.statemachine.controller.controller_formats import (
     BEFORE_ADDRESSES,
+    BEFORE_BALANCING,
     BEFORE_RACKS,
-    format_at,
+    format_of,
     of_this_format,
 )
 from strandline.statemachine.controller.controller_state import (
@@ -47,7 +48,7 @@ _SCALARS: Final = (
 )
 _ROWS: Final = (
     "topics", "nodes", "folders", "replacement", "moves", "moved", "deleted", "group_configs", "credentials",
-    "acls", "view_programs", "client_quotas", "draining",
+    "acls", "view_programs", "client_quotas", "draining", "balancing",
 )  # fmt: skip
 FIELDS: Final = ("format", *_SCALARS, *_ROWS)
 """Of a snapshot at the highest feature level; at a lower one it may have fewer."""
@@ -73,11 +74,14 @@ def capture(state: ControllerState, *, secrets: bool = True) -> bytes:
         "view_programs": view_state.rows(state.view_programs),
         "client_quotas": [[*entity, dict(values)] for entity, values in state.client_quotas],
         "draining": sorted(state.draining),
+        "balancing": state.balancing,
     }
-    written = format_at(state.feature_level)
+    written = format_of(state.feature_level, balancing=state.balancing)
     # Below its level the log holds no command that would fill what is left out.
     if written <= BEFORE_RACKS:
         del rows["draining"]
+    if written <= BEFORE_BALANCING:
+        del rows["balancing"]
     if written <= BEFORE_ADDRESSES:
         rows["client_quotas"] = [
             [user, client_id, values] for user, client_id, _, values in rows["client_quotas"]
@@ -116,6 +120,7 @@ def load(data: bytes) -> ControllerState:
             (QuotaEntity(*names), values) for *names, values in fields["client_quotas"]
         )
         state.draining = set(fields["draining"])
+        state.balancing = fields["balancing"]
         if state.places and max(state.places) >= state.next_group:
             raise ValueError(f"group {max(state.places)} was never allocated")
     except Exception as error:

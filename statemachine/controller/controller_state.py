@@ -165,6 +165,8 @@ class ControllerState:
         """By node id, of every node that ever registered, also of those that were removed since."""
         self.draining: set[int] = set()
         """Nodes that get no more replicas, because an operator is emptying them."""
+        self.balancing = False
+        """Whether replicas are to move by themselves until the nodes are even."""
         self.replacement: Replacement | None = None
         self.moves: dict[int, Move] = {}
         """By group, in the order in which they were first asked for."""

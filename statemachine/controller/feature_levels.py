@@ -19,6 +19,7 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     RegisterNode,
     RemoveNode,
+    SetBalancing,
     SetDraining,
     StopViews,
 )
@@ -34,12 +35,15 @@ ADDRESSES: Final = 4
 """Quotas of IP addresses."""
 GROWTH: Final = 5
 """Nodes that are added, and voters of the controller's group that the controller chooses."""
+BALANCING: Final = 6
+"""Replicas that move by themselves until the nodes are even."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
     REMOVAL: "`node remove`",
     ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
     GROWTH: "nodes that join by `cluster.seeds`",
+    BALANCING: "`cluster balance`",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -55,6 +59,8 @@ def needed(command: Command) -> int:
             return 1 if ip is None else ADDRESSES
         case AddNode():
             return GROWTH
+        case SetBalancing():
+            return BALANCING
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):

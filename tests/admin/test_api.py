@@ -348,6 +348,7 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
             assert "the body is {}, or" in await ask(upgrade, body, 400)
         assert f"understands feature levels up to {FEATURE_LEVEL}" in await ask(upgrade, {"level": 99}, 400)
         assert "needs feature level 2" in await ask(drain, {"node": 1}, 409)
+        assert "needs feature level 6" in await ask("/api/balance", {"on": True}, 409)
         known = node.machine.nodes[1]
         node.machine._state.put_node(known._replace(max_feature_level=1))
         why = f"Node 1 understands feature levels up to 1, not {FEATURE_LEVEL}: upgrade it"
@@ -359,6 +360,17 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
         assert "cannot be drained: topics have more replicas than the 0 other" in await ask(
             drain, {"node": 1}, 409
         )
+        for wrong in ({}, {"on": 1}, {"on": True, "now": True}):
+            assert 'the body is {"on": true}' in await ask("/api/balance", wrong, 400)
+        answer = await client.ask("POST", "/api/balance", b'{"on": true}')
+        assert (answer.status, answer.json()) == (200, {"on": True})
+        assert await client.get("/api/balance") == {
+            "on": True,
+            "waits": None,
+            "nodes": [{"node": 1, "rack": "east", "replicas": 1}],
+            "steps": [],
+            "more": False,
+        }
         answer = await client.ask("POST", drain, b'{"node": 1, "draining": false}')
         assert (answer.status, answer.json()["draining"]) == (200, False)
         (row,) = (await client.get("/api/nodes"))["nodes"]

@@ -49,6 +49,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplicasLeft,
     ReplicasMoved,
     ResumeViews,
+    SetBalancing,
     SetCollection,
     SetDraining,
     StartViewWorker,
@@ -443,6 +444,8 @@ COMMANDS: list[Command] = [
     ControllerCheckpoint(),
     SetCollection(True),
     SetCollection(False),
+    SetBalancing(True),
+    SetBalancing(False),
     AlterGroupConfigs("g", (ConfigChange(ConfigOperation.SET, "a", "b"),)),
     ReplaceGroupConfigs("g", (("a", "b"),)),
     AlterScramCredentials("alice", (2,), ((1, 4096, b"salt", bytes(32), bytes(32)),)),
@@ -605,8 +608,8 @@ def test_a_snapshot_names_its_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        ("format", 13, "it has format 13, this release reads up to 12: upgrade this node"),
-        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 12"),
+        ("format", 14, "it has format 14, this release reads up to 13: upgrade this node"),
+        ("format", 3, "it has format 3 of an earlier release, this one reads 4 to 13"),
         ("surplus", 1, "its fields are cluster_id, .*surplus"),
         ("topics", [[1]], "not enough values"),
         ("next_group", 3, "group 3 was never allocated"),
