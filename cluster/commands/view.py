@@ -146,6 +146,7 @@ def status(
         head.append(
             f"version {program['next']['number']} is being filled, attempt {program['next']['attempt']}"
         )
+    head += [_progress(each) for each in running if not each["live"]]
     head += [
         f"the cutover's pause was {each['status']['pause_seconds']:.3f} s"
         for each in running
@@ -241,6 +242,19 @@ def _find(answer: Any, name: str) -> dict[str, Any]:
         if program["name"] == name:
             return dict(program)
     raise CommandFailed(f"there is no program {name}", "see `strandline view list`", MISUSED)
+
+
+def _progress(running: dict[str, Any]) -> str:
+    """How far the filling of a version is, in one line."""
+    status, lag = running["status"], running["lag"]
+    taken = status.get("records", 0) + status.get("replayed", 0)
+    words = [f"{status.get('phase') or 'starting'}: {taken:,} records taken"]
+    rate = status.get("rate", 0)
+    words += [] if lag is None else [f"{lag:,} left"]
+    words += [f"{rate:,} a second"] if rate else []
+    words += [f"about {lag / rate:,.0f} s left"] if lag and rate else []
+    words += [f"{status.get('held_bytes', 0):,} bytes held from cleaning"]
+    return ", ".join(words)
 
 
 def _running(addresses: tuple[str, ...], name: str) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -6,7 +6,7 @@ decided is told by the broker, so a cut is reached also where its last records w
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,6 +40,8 @@ class Inputs:
         """Whether the last `take` ended because it had as much as it was to take."""
         self.ended: set[Place] = set()
         """Partitions that were read to their end at least once."""
+        self.bytes: Counter[str] = Counter()
+        """Bytes of keys and values that were taken, by topic, since they were last reset."""
         self.position: Cut = {}
         for place, offset in begin.items():
             self.position[place] = self._first(place) if offset is None else offset
@@ -93,6 +95,7 @@ class Inputs:
                     self._ahead[place] = deque()
                     self._consumer.pause([TopicPartition(*place)])
                 self._ahead[place].appendleft(record)
+                self.bytes[topic] -= _size(record)
                 self.position[place] = record.offset
 
     def _sort(
@@ -136,6 +139,7 @@ class Inputs:
     def _add(self, taken: dict[str, list[Record]], place: Place, record: Record) -> None:
         if record.offset >= self.position[place]:
             taken.setdefault(place[0], []).append(record)
+            self.bytes[place[0]] += _size(record)
             self.position[place] = record.offset + 1
 
     def _come_to_end(self, place: Place, bounds: Mapping[Place, int] | None) -> None:

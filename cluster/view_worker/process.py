@@ -6,6 +6,7 @@ something failed that a new process may not meet; exit code 0 in the first two c
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import random
@@ -38,12 +39,14 @@ def main() -> int:
 
 def run(link: NodeLink, worker: int, around: Surroundings) -> int:
     """Run what the node says as process number `worker`; the exit code."""
-    url, options, owner, way, attempt, live = link.started()
+    url, options, owner, way, attempt, live, memory_limit = link.started()
     name = link.known.program.name
     place = StorePlace(url, options, owner)
     task = None
     try:
-        task = VersionTask(link, place, way, attempt, worker, live=live, around=around)
+        task = VersionTask(
+            link, place, way, attempt, worker, live=live, around=around, memory_limit=memory_limit
+        )
         phases.run(task)
     except Replaced:
         return 0
@@ -58,10 +61,23 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
         command = StopViews(name, attempt, worker, reason) if is_live else CancelViews(name, attempt, reason)
         return _say(link, command)
     except (KafkaException, StoreError, StateDamaged, OSError) as error:
+        if not (live if task is None else task.live) and _no_space(error):
+            # Another process would fill what is left of the disk, which others need.
+            cure = "make room there, then apply the program again"
+            return _say(link, CancelViews(name, attempt, f"NO_SPACE: {error}: {cure}"[:MAX_REASON]))
         log.warning("the version's process ends, and another will go on: %s", error)
         link.tell({"phase": "ended", "failure": str(error)[:MAX_REASON]})
         return 1
     return 0
+
+
+def _no_space(error: BaseException | None) -> bool:
+    """Whether a full disk is the cause of an error."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _say(link: NodeLink, command: StopViews | CancelViews) -> int:

@@ -27,7 +27,7 @@ ROOT: Final = "views"
 
 
 class StateDamaged(Exception):
-    """A stored state is not what was written."""
+    """A stored state is not what was written, or another release wrote it."""
 
 
 def prefix(program: int, attempt: int | None = None) -> str:
@@ -80,7 +80,11 @@ class StateObjects:
             raise StateDamaged(f"{name} is not what was written")
         version, at, rows = msgpack.unpackb(body)
         if version != VERSION:
-            raise StateDamaged(f"{name} has version {version}; this program reads {VERSION}")
+            raise StateDamaged(
+                f"STATE_VERSION: another release wrote {name}, in version {version}, and this one reads "
+                f"{VERSION}: run that release on this node, or stop the version (`strandline view stop`) and "
+                "apply it again, which fills it anew"
+            )
         runs: dict[str, Run] = {}
         states = {}
         for operator, (spines, value) in rows.items():

@@ -30,6 +30,8 @@ class Steps:
 
     def __init__(self, circuit: Circuit, operators: Mapping[str, Plan]) -> None:
         self._circuit = circuit
+        self.cap = STEP_RECORDS
+        """The most records of a step."""
         self._most = STEP_RECORDS
         keys = {digest(each.input): each.key for each in operators.values() if isinstance(each, Upsert)}
         self._readers = {
@@ -51,7 +53,7 @@ class Steps:
         Gives the number of records, and what the sinks say. Raises CannotRun, ViewError, and what `inputs`
         raises.
         """
-        most = self._most
+        most = min(self._most, self.cap)
         while True:
             taken = inputs.take(most, STEP_BYTES, WAIT_SECONDS, bounds)
             count = sum(map(len, taken.values()))
@@ -78,5 +80,5 @@ class Steps:
                     reader.skipped = before
                 most = count // 2
             else:
-                self._most = min(STEP_RECORDS, 2 * most)
+                self._most = min(self.cap, 2 * most)
                 return count, said

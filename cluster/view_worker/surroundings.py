@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer
 
+from strandline.cluster.view_worker import memory
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
 
@@ -27,6 +28,8 @@ class Surroundings:
     monotonic: Callable[[], float]
     """Seconds that only grow."""
     sleep: Callable[[float], None]
+    resident: Callable[[], int]
+    """Bytes that the process has in memory."""
 
 
 REAL: Final = Surroundings(
@@ -36,4 +39,5 @@ REAL: Final = Surroundings(
     lambda: ThreadPoolExecutor(1, "merge"),
     time.monotonic,
     time.sleep,
+    memory.resident,
 )

@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer
 
-from strandline.cluster.view_worker import clients, limits, outputs
+from strandline.cluster.view_worker import clients, limits, memory, outputs
 from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
+from strandline.cluster.view_worker.memory import MemoryBound
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
 from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.sinks import Sinks
@@ -42,6 +43,8 @@ FIRST_STATE_SECONDS: Final = 1.0
 MOST_STATE_SECONDS: Final = 60.0
 """The time between two stored states doubles up to this: what is to be replayed takes less."""
 HOLD_SECONDS: Final = 3600.0
+RATE_SECONDS: Final = 2.0
+"""Over which a rate is told."""
 _TELL_SECONDS: Final = 0.5
 
 
@@ -62,6 +65,7 @@ class VersionTask:
         *,
         live: bool,
         around: Surroundings,
+        memory_limit: int,
     ) -> None:
         """Take up one version of a program, as a Kafka client with the settings `way`.
 
@@ -69,11 +73,14 @@ class VersionTask:
         """
         self.link = link
         self.around = around
+        self._memory = MemoryBound(memory_limit, around.resident, memory.give_back)
         self.attempt = attempt
         self.worker = worker
         self.live = live
         self.status: dict[str, Any] = {"phase": "starting", "records": 0, "written": 0, "replayed": 0}
         self._told = 0.0
+        self._rate_from = around.monotonic(), 0
+        """A moment, and the records that were taken by then."""
         program = link.known.program
         self.program = program.name
         self.version = self.present_version()
@@ -170,7 +177,10 @@ class VersionTask:
         for name, topic_id in self.version.inputs:
             place = topics.get(topic_id)
             if place is None or place.name != name:
-                raise CannotRun(f"TABLE_CHANGED_UNDER_VIEW: topic {name} was deleted, or is another one now")
+                raise CannotRun(
+                    f"TABLE_CHANGED_UNDER_VIEW: topic {name} was deleted, or is another one now: apply the "
+                    "program again, which fills it from the topic that is there, or drop it"
+                )
             places += [(name, number) for number in range(place.partitions)]
         return places
 
@@ -211,6 +221,7 @@ class VersionTask:
         if self.around.monotonic() - self._told >= _TELL_SECONDS:
             if sorted(self._places()) != sorted(self.inputs.position):
                 raise Replaced  # a topic has grown: the next process reads all of it
+            self._memory.check(self._steps)
             self.tell()
 
     def tell(self, **changes: Any) -> None:
@@ -219,9 +230,19 @@ class VersionTask:
         self._told = self.around.monotonic()
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
         rows, size = self._circuit.size()
-        self.link.tell(
-            {**self.status, "skipped": self._steps.skipped, "rows": rows, "bytes": size, "cut": cut}
-        )
+        taken = self.status["records"] + self.status["replayed"]
+        since = self._told - self._rate_from[0]
+        if since >= RATE_SECONDS:
+            self.status["rate"] = round((taken - self._rate_from[1]) / since)
+            self._rate_from = self._told, taken
+        now = {"rows": rows, "bytes": size, "held_bytes": self._held_bytes(), "cut": cut}
+        self.link.tell({**self.status, "skipped": self._steps.skipped, **now})
+
+    def _held_bytes(self) -> int:
+        """Bytes that cleaning would have, but for this version: what a replay from the stored state reads."""
+        topics = self.link.known.topics
+        compacted = {name for name, one in self.version.inputs if one in topics and topics[one].compacted}
+        return sum(size for name, size in self.inputs.bytes.items() if name in compacted)
 
     def cut(self) -> Cut:
         """The offsets up to which everything is taken."""
@@ -288,6 +309,7 @@ class VersionTask:
         if len(self._needed) > 2:
             self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
         self._renew()
+        self.inputs.bytes.clear()
         self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
         self.status["state"] = self.state

@@ -161,6 +161,14 @@ class MemorySection:
     """The caches get what the rest leaves of it; None: what [cache] says."""
 
 
+@dataclass(frozen=True, slots=True)
+class ViewsSection:
+    """Processes of views."""
+
+    process_bytes: int = 2048 * MIB
+    """A version whose process takes more stops, or its filling ends. It is no part of `memory.limit`."""
+
+
 def least_memory(job_bytes: int) -> int:
     """The smallest `memory.limit` with which a node can work."""
     return PROCESS_BYTES + WORKER_BYTES + job_bytes + CACHES * LEAST_CACHE_BYTES
@@ -313,6 +321,7 @@ class NodeConfig:
     transactions: TransactionsSection = TransactionsSection()
     inline: InlineSection = InlineSection()
     memory: MemorySection = MemorySection()
+    views: ViewsSection = ViewsSection()
     authorization: AuthorizationSection = field(default_factory=AuthorizationSection)
     quotas: QuotasSection = field(default_factory=QuotasSection)
     named_listeners: tuple[ListenerSection, ...] = ()
@@ -612,6 +621,7 @@ def _build(given: _Given) -> NodeConfig:
         TransactionsSection(**given.section("transactions")),
         inline,
         memory,
+        ViewsSection(**given.section("views")),
         authorization,
         QuotasSection(**given.section("quotas")),
         listeners,

@@ -280,6 +280,7 @@ VALUE_READERS: dict[str, Callable[[Any], Any]] = {
     "cache.fetched_bytes": _size,
     "cache.level_one_bytes": _size,
     "memory.limit": _some_bytes,
+    "views.process_bytes": _some_bytes,
     "checkpoints.keep": whole(1, 1_000),
     "checkpoints.local_share_bits": whole(0, 64),
     "checkpoints.interval": duration,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from typing import Any, Final, Protocol
 
 from strandline.node.config.node_config import NodeConfig
@@ -131,6 +131,7 @@ class ViewHost:
                     self._context.controller,
                     self._context.holding,
                     loop=self._context.loop,
+                    memory_limit=self._context.config.views.process_bytes,
                 )
         for process in self._processes.values():
             process.tell()
@@ -162,32 +163,38 @@ class ViewHost:
         return ways_in(context.config, context.kafka.ports, context.controller.machine.nodes.values())
 
     async def _sweep(self) -> None:
-        """Delete what programs that were dropped have left in the store, at the controller's leader."""
+        """Delete what dropped programs and ended attempts have left, at the controller's leader."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             controller = self._context.controller
             if controller.leader != self._context.node_id or not await controller.catch_up(CATCH_UP_SECONDS):
                 continue
             applied = controller.machine.applied_index
-            known = {program.created for program in controller.machine.view_programs.values()}
+            known = {
+                program.created: {version.attempt for version in program.versions()}
+                for program in controller.machine.view_programs.values()
+            }
             try:
                 await self._delete(known, applied)
             except StoreError as error:
-                log.warning("objects of dropped programs are not deleted yet: %s", error)
+                log.warning("objects of ended versions are not deleted yet: %s", error)
 
-    async def _delete(self, known: set[int], applied: int) -> None:
+    async def _delete(self, known: Mapping[int, Collection[int]], applied: int) -> None:
         after = ""
         while names := await self._context.owned.list(OBJECTS, after, MAX_DELETE):
             after = names[-1]
-            # A program's number is the index of an entry: one that was applied, and is not known, is gone.
-            gone = [one for one in names if (number := _program_of(one)) <= applied and number not in known]
+            gone = [one for one in names if is_left(one, known, applied)]
             if gone:
                 await self._context.owned.delete_many(gone)
 
 
-def _program_of(name: str) -> int:
-    number = name.split("/")[1]
-    return int(number) if number.isdecimal() else 1 << 63
+def is_left(name: str, known: Mapping[int, Collection[int]], applied: int) -> bool:
+    """Whether no version needs an object; `known` has the attempts of each program.
+
+    Both numbers are indexes of entries: where they were applied, and are not known, what they began is gone.
+    """
+    program, attempt = (int(part) if part.isdecimal() else 1 << 63 for part in name.split("/")[1:3])
+    return program <= applied and attempt <= applied and attempt not in known.get(program, ())
 
 
 def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:

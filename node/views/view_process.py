@@ -85,6 +85,7 @@ class ViewProcess:
         holding: Holder,
         *,
         loop: asyncio.AbstractEventLoop,
+        memory_limit: int,
         command: Sequence[str] = PROGRAM,
     ) -> None:
         self.name = name
@@ -103,6 +104,8 @@ class ViewProcess:
         self._controller = controller
         self._holding = holding
         self._loop = loop
+        self._memory_limit = memory_limit
+        """Bytes that a process may take; it is told."""
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._told: bytes | None = None
@@ -219,7 +222,8 @@ class ViewProcess:
             # One name for each process that is there at a time: a folder's writers are told apart by it.
             owner = f"{place.owner}-{self.name.attempt}-{'live' if self.name.live else 'next'}"
             start = ["start", place.url, dict(place.options), owner, dict(self.way)]
-            process.stdin.write(framed([*start, self.name.attempt, self.name.live]))
+            version = [self.name.attempt, self.name.live, self._memory_limit]
+            process.stdin.write(framed([*start, *version]))
             self.tell()
             log.info("%s runs as process %d", self._shown(), process.pid)
             await self._serve(process)

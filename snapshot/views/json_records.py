@@ -68,7 +68,10 @@ class RecordReader:
                     self.skipped += 1
                     continue
                 place = f"record {record.offset} of {self._source.topic}-{record.partition}"
-                raise BadRecord(f"{place} cannot be read: {error}") from None
+                raise BadRecord(
+                    f"{place} cannot be read: {error}: give the table on_error 'skip', or the types that its "
+                    "records have, and apply the program again"
+                ) from None
             rows.append(row)
             weights.append(weight)
         return zset(self._schema, rows, weights)

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, TopicPartition
 
+from strandline.cluster.view_worker import process
 from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, TopicPlace
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -24,6 +25,8 @@ from strandline.statemachine.controller.view_state import ProgramVersion, ViewPr
 from strandline.statemachine.views.identity import digest
 
 CREATED: Final = 7
+LIMIT: Final = 1_000_000
+"""Bytes that a process may take."""
 INPUT: Final = ("sales", b"sales-id")
 WAY: Final = {"bootstrap.servers": "localhost:1"}
 Written = tuple[str, bytes, bytes | None]
@@ -81,6 +84,10 @@ class PlayedCluster:
         self.released: list[tuple[str, str, list[int]]] = []
         self.limit = 1 << 20
         self.workers = 0
+        self.deleted = False
+        """Whether the input's topic is gone."""
+        self.resident = 0
+        """Bytes that a process takes."""
         self._stores: list[StoreThread] = []
         found = {number: self._version(number, text) for number, text in versions.items()}
         following = [one for number, one in found.items() if number != live]
@@ -100,7 +107,7 @@ class PlayedCluster:
 
     @property
     def known(self) -> Known:
-        topics = {INPUT[1]: TopicPlace(INPUT[0], 2, compacted=True, max_message_bytes=self.limit)}
+        topics = {} if self.deleted else {INPUT[1]: TopicPlace(INPUT[0], 2, True, self.limit)}
         for version in self.program.versions():
             topics |= {view.topic_id: TopicPlace(view.topic, 1, True, self.limit) for view in version.views}
         return Known(self.program, topics)
@@ -110,15 +117,27 @@ class PlayedCluster:
         self.workers += 1
         place = StorePlace(str(self.folder), {}, f"owner{self.workers}")
         link = cast(NodeLink, Link(self))
-        around = Surroundings(
+        return VersionTask(
+            link, place, WAY, attempt, self.workers, live=live, around=self._around(), memory_limit=LIMIT
+        )
+
+    def run(self, attempt: int, *, live: bool = True) -> tuple[int, Link]:
+        """Run a process to its end; its exit code, and the node with what it was told."""
+        self.workers += 1
+        link = Link(self)
+        link.start = [str(self.folder), {}, f"owner{self.workers}", WAY, attempt, live, LIMIT]
+        return process.run(cast(NodeLink, link), self.workers, self._around()), link
+
+    def _around(self) -> Surroundings:
+        return Surroundings(
             cast(Any, partial(PlayedConsumer, self)),
             cast(Any, partial(PlayedProducer, self)),
             self._store,
             lambda: None,
             time.monotonic,
             time.sleep,
+            lambda: self.resident,
         )
-        return VersionTask(link, place, WAY, attempt, self.workers, live=live, around=around)
 
     def _store(self, place: StorePlace) -> StoreThread:
         self._stores.append(StoreThread(place))
@@ -168,6 +187,11 @@ class Link:
     def __init__(self, cluster: PlayedCluster) -> None:
         self._cluster = cluster
         self.said: list[ViewCommand] = []
+        self.start: list[Any] = []
+        self.status: Mapping[str, Any] = {}
+
+    def started(self) -> list[Any]:
+        return self.start
 
     @property
     def known(self) -> Known:
@@ -186,7 +210,7 @@ class Link:
         self._cluster.released.append((topic, reader, list(partitions)))
 
     def tell(self, status: Mapping[str, Any]) -> None:
-        pass
+        self.status = {**self.status, **status}
 
 
 class PlayedConsumer:

@@ -61,6 +61,7 @@ def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch:
             cast(Any, controller),
             cast(Any, None),
             loop=asyncio.get_running_loop(),
+            memory_limit=1 << 30,
             command=(sys.executable, "-c", FAILS),
         )
         try:
@@ -87,6 +88,7 @@ def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory(
             cast(Any, SimpleNamespace(machine=machine)),
             cast(Any, None),
             loop=asyncio.get_running_loop(),
+            memory_limit=1 << 30,
             command=(sys.executable, "-c", "import time; time.sleep(600)"),
         )
         try:
@@ -120,6 +122,7 @@ def test_a_process_that_is_to_come_another_way_begins_again_and_has_not_failed(
             cast(Any, SimpleNamespace(machine=SimpleNamespace(view_programs={}))),
             cast(Any, None),
             loop=asyncio.get_running_loop(),
+            memory_limit=1 << 30,
             command=(sys.executable, "-c", SAYS_ITS_WAY),
         )
         try:
@@ -155,6 +158,7 @@ def test_a_hold_that_a_process_asked_for_is_decided_before_its_end_is_over() -> 
             cast(Any, SimpleNamespace(machine=machine)),
             cast(Any, SimpleNamespace(hold=hold)),
             loop=asyncio.get_running_loop(),
+            memory_limit=1 << 30,
             command=(sys.executable, "-c", ASKS_FOR_A_HOLD),
         )
         async with asyncio.timeout(SECONDS):

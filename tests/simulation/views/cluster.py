@@ -253,10 +253,13 @@ class Cluster:
         self.losses.append(lambda process, what: bool(left and rng.random() < 0.5 and left.pop()))
 
     def sweep(self) -> None:
-        """What the controller's leader does now and then: objects of programs that are gone go."""
-        known = {program.created for program in self.machine.view_programs.values()}
+        """Delete objects of programs and attempts that are gone, as the controller's leader does."""
+        known = {
+            program.created: {version.attempt for version in program.versions()}
+            for program in self.machine.view_programs.values()
+        }
         names = self.store.keys(view_host.OBJECTS)
-        gone = [one for one in names if view_host._program_of(one) not in known]
+        gone = [one for one in names if view_host.is_left(one, known, self.controller.index)]
         if gone:
             self.store.delete(gone)
 

@@ -71,6 +71,7 @@ class Process:
             self.cluster.merging,
             lambda: self.world.now,
             self.sleep,
+            lambda: 0,
         )
         link = cast(NodeLink, SimLink(self))
         self.code = process.run(link, self.number, self.cluster.around(around))
@@ -157,7 +158,7 @@ class SimLink:
     def started(self) -> list[Any]:
         name = self._owner.name
         owner, way = f"owner{self._owner.number}", {"bootstrap.servers": "localhost:1"}
-        return ["memory:", {}, owner, way, name.attempt, name.live]
+        return ["memory:", {}, owner, way, name.attempt, name.live, 1 << 40]
 
     @property
     def known(self) -> Known:

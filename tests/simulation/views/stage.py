@@ -104,7 +104,8 @@ class Stage:
         one()
 
     def compact(self) -> None:
-        """The cluster cleans all compacted topics as far as it may."""
+        """The cluster cleans all compacted topics as far as it may, and the store."""
+        self.cluster.sweep()
         for (name, _), log in self.cluster.inputs():
             if name == ITEMS:
                 self.cluster.outcomes["cleaned records"] += log.compact()
