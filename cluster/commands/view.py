@@ -245,7 +245,7 @@ def _find(answer: Any, name: str) -> dict[str, Any]:
 
 
 def _progress(running: dict[str, Any]) -> str:
-    """How far the filling of a version is, in one line."""
+    """Tell how far the filling of a version is, in one line."""
     status, lag = running["status"], running["lag"]
     taken = status.get("records", 0) + status.get("replayed", 0)
     words = [f"{status.get('phase') or 'starting'}: {taken:,} records taken"]

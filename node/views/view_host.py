@@ -189,7 +189,7 @@ class ViewHost:
 
 
 def is_left(name: str, known: Mapping[int, Collection[int]], applied: int) -> bool:
-    """Whether no version needs an object; `known` has the attempts of each program.
+    """Tell whether no version needs an object; `known` has the attempts of each program.
 
     Both numbers are indexes of entries: where they were applied, and are not known, what they began is gone.
     """
