@@ -83,7 +83,7 @@ class StateObjects:
             raise StateDamaged(
                 f"STATE_VERSION: another release wrote {name}, in version {version}, and this one reads "
                 f"{VERSION}: run that release on this node, or stop the version (`strandline view stop`) and "
-                "apply it again, so that it is filled anew"
+                "apply it again, which fills it from the beginning"
             )
         runs: dict[str, Run] = {}
         states = {}

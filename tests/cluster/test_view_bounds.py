@@ -83,7 +83,7 @@ def test_steps_are_small_while_a_process_takes_too_much_and_grow_again() -> None
     bound.check(steps)
     assert steps.cap == steps_of_records.STEP_RECORDS
     taken[0] = 9
-    bound.check(steps)  # looks are counted anew
+    bound.check(steps)  # looks are counted from one again
     assert memory.resident() > 1 << 20
     memory.give_back()
 
