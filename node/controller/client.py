@@ -17,9 +17,10 @@ from strandline.node.controller import results
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied, Unknown
 from strandline.node.rpc import CallFailed, MeshCalls
-from strandline.statemachine.controller import feature_levels
+from strandline.statemachine.controller import feature_levels, scram_credentials
 from strandline.statemachine.controller.controller import Controller, Result
 from strandline.statemachine.controller.controller_commands import (
+    AlterScramCredentials,
     Command,
     CreatePartitions,
     DeleteTopic,
@@ -180,7 +181,12 @@ class ControllerClient:
 
     def _settled(self, command: Command, result: Result, before: Topic | None) -> Result:
         """The answer of a command that an earlier attempt may have applied already."""
-        if not isinstance(result, Refused) or before is None:
+        if not isinstance(result, Refused):
+            return result
+        if isinstance(command, AlterScramCredentials) and result.error == KafkaError.RESOURCE_NOT_FOUND:
+            count = scram_credentials.in_force(self.machine.credentials, command)
+            return result if count is None else count
+        if before is None:
             return result
         if isinstance(command, DeleteTopic) and result.error == KafkaError.UNKNOWN_TOPIC_ID:
             return before

@@ -59,6 +59,23 @@ def alter(
     return sum((command.user, mechanism) in credentials for mechanism in ScramMechanism)
 
 
+def in_force(credentials: Credentials, command: AlterScramCredentials) -> int | None:
+    """The number of credentials that the user has, if all that the command asks for is so; else None.
+
+    It is for a command that was tried twice: what the first application deleted, the second does not find.
+    """
+    there = {
+        mechanism: known
+        for mechanism in ScramMechanism
+        if (known := credentials.get((command.user, mechanism)))
+    }
+    if not there.keys().isdisjoint(command.deletions):
+        return None
+    if any(there.get(ScramMechanism(one[0])) != ScramCredential(*one[1:]) for one in command.upsertions):
+        return None
+    return len(there)
+
+
 def _plan(
     present: Credentials, command: AlterScramCredentials
 ) -> dict[tuple[str, int], ScramCredential | None] | Refused:

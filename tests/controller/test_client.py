@@ -13,6 +13,7 @@ from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
+    AlterScramCredentials,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -135,6 +136,22 @@ def test_a_deletion_that_was_carried_out_twice_is_a_success() -> None:
         assert lossy.calls == 2
         result = brokers.submit(node, DeleteTopic(topic.topic_id))
         assert isinstance(result, Refused), "a deletion tried once says what there is"
+
+
+def test_a_user_that_was_deleted_twice_is_a_success_and_one_that_is_not_there_none() -> None:
+    keys = (bytes(32), bytes(32))
+    other = AlterScramCredentials("alice", (1,), [(2, 4096, b"salt", bytes(64), bytes(64))])
+    with Brokers() as brokers:
+        node = brokers.follower()
+        assert brokers.submit(node, AlterScramCredentials("alice", (), [(1, 4096, b"salt", *keys)])) == 1
+        lossy = LosesAnswers(brokers, node)
+        assert brokers.submit(node, other) == 1
+        assert lossy.calls == 2
+        LosesAnswers(brokers, node)
+        assert brokers.submit(node, AlterScramCredentials("alice", (2,), ())) == 0
+        assert isinstance(brokers.submit(node, other), Refused), "tried once, it says what there is"
+        LosesAnswers(brokers, node)
+        assert isinstance(brokers.submit(node, other), Refused), "and what was asked for is not so"
 
 
 def test_a_growth_that_was_carried_out_twice_is_a_success() -> None:
