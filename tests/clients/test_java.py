@@ -246,13 +246,24 @@ def test_a_cluster_without_authorization_says_so_to_kafka_acls(tools: KafkaTools
 def test_quotas_set_by_the_tool_throttle_a_client(cluster: RealCluster, tools: KafkaTools) -> None:
     app = ("--entity-type", "clients", "--entity-name", "java-quota")
     both = ("--entity-type", "users", "--entity-name", "ada", "--entity-type", "clients", "--entity-default")
-    set_, other, faulty = tools.together(
+    ip = ("--entity-type", "ips", "--entity-name", "10.9.8.7")
+    every_ip = ("--entity-type", "ips", "--entity-default")
+    rate = "connection_creation_rate"
+    set_, other, faulty, one_ip, all_ips, no_ip, not_of_ips = tools.together(
         [
             tools.configs("--alter", "--add-config", "producer_byte_rate=100000", *app),
             tools.configs("--alter", "--add-config", "request_percentage=12.5", *both),
             tools.configs("--alter", "--add-config", "producer_byte_rate=0", *app[:3], "java-faulty"),
+            tools.configs("--alter", "--add-config", f"{rate}=20", *ip),
+            tools.configs("--alter", "--add-config", f"{rate}=5000", *every_ip),
+            tools.configs("--alter", "--add-config", f"{rate}=0", *ip[:3], "10.9.8.6"),
+            tools.configs("--alter", "--add-config", "producer_byte_rate=1", *ip[:3], "10.9.8.6"),
         ]
     )
+    assert ran(one_ip) == ["Completed updating config for ip 10.9.8.7."]
+    assert ran(all_ips) == ["Completed updating default config for ips in the cluster."]
+    assert f"Quota {rate} must be greater than 0" in no_ip.out + no_ip.err
+    assert (not_of_ips.code, "producer_byte_rate" in not_of_ips.out + not_of_ips.err) == (1, True)
     assert ran(set_) == ["Completed updating config for client java-quota."]
     assert (other.code, other.err) == (0, "")
     assert "Quota producer_byte_rate must be greater than 0" in faulty.out + faulty.err
@@ -274,18 +285,31 @@ def test_quotas_set_by_the_tool_throttle_a_client(cluster: RealCluster, tools: K
     producer.produce("java-quota", b"one more", partition=0)
     assert producer.flush(60) == 0
     assert time.monotonic() - began > 0.3  # it was not read while the connection was muted
-    shown, one = tools.together(
+    shown, one, ips, default, node = tools.together(
         [
             tools.configs("--describe", "--entity-type", "clients"),
             tools.configs("--describe", *both),
+            tools.configs("--describe", "--entity-type", "ips"),
+            tools.configs("--describe", *every_ip),
+            tools.configs("--describe", "--entity-type", "brokers", "--entity-name", "1", "--all"),
         ]
     )
+    assert sorted(ran(ips)) == [
+        f"Quota configs for ip '10.9.8.7' are {rate}=20.0",
+        f"Quota configs for the default ip are {rate}=5000.0",
+    ]
+    assert ran(default) == [f"Quota configs for the default ip are {rate}=5000.0"]
+    assert any(line.strip().startswith("max.connections=10000 ") for line in ran(node))
     assert ran(shown) == ["Quota configs for client-id 'java-quota' are producer_byte_rate=100000.0"]
     assert "request_percentage=12.5" in one.out
     gone = tools.together(
         [
             tools.configs("--alter", "--delete-config", "request_percentage", *both),
             tools.configs("--alter", "--delete-config", "producer_byte_rate", *app),
+            tools.configs("--alter", "--delete-config", rate, *ip),
+            tools.configs("--alter", "--delete-config", rate, *every_ip),
         ]
     )
-    assert [(done.code, done.err) for done in gone] == [(0, "")] * 2
+    assert [(done.code, done.err) for done in gone] == [(0, "")] * 4
+    left = tools.together([tools.configs("--describe", "--entity-type", kind) for kind in ("clients", "ips")])
+    assert [ran(done) for done in left] == [[], []]

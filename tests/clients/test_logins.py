@@ -26,6 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
@@ -134,6 +135,11 @@ principal_rules = ["RULE:^CN=([^,]+),.*$/$1/"]
 {pair}
 protocol = "SASL_SSL"
 mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+[listeners.short]
+{pair}
+protocol = "SASL_SSL"
+mechanisms = ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"]
+max_reauth_seconds = "4s"
 [listeners.tokens]
 {pair}
 protocol = "SASL_SSL"
@@ -327,5 +333,46 @@ def test_a_token_that_ends_in_a_session_is_followed_by_the_next_or_by_the_connec
         assert node.metric(LOGINS) - logins > len(heard)
         write(4, aud="other")
         time.sleep(4)
+        out = all_of(lambda driver: held(driver, 0.5))
+    assert not any("" in one for one in out.values()), out
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+def test_a_session_that_ends_is_followed_by_the_next_until_the_user_is_gone(
+    node: Node, started_drivers: dict[str, Driver], mechanism: str
+) -> None:
+    """KIP-368 with passwords: sessions of four seconds, then a user that is deleted, and all are out."""
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{node.told['listeners']['internal']}"})
+    user = f"of {mechanism}"
+    kind = getattr(ScramMechanism, mechanism.replace("-", "_"), ScramMechanism.SCRAM_SHA_256)
+    one = UserScramCredentialUpsertion(user, ScramCredentialInfo(kind, 4096), b"wonderland")
+    hers = AclBinding(
+        ResourceType.TOPIC, "harbour", ResourcePatternType.LITERAL, f"User:{user}", "*",
+        AclOperation.DESCRIBE, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    for made in (admin.alter_user_scram_credentials([one]), admin.create_acls([hers])):
+        for future in made.values():
+            future.result(SECONDS)
+    way: Way = {
+        **node.way(mechanism), "user": user,
+        "bootstrap": f"127.0.0.1:{node.told['listeners']['short']}",
+    }  # fmt: skip
+
+    def all_of(ask: Callable[[Driver], Any]) -> dict[str, Any]:
+        return dict(zip(started_drivers, pool.map(ask, started_drivers.values()), strict=True))
+
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        shown = all_of(lambda driver: driver.ask("log_in", way=way))
+        assert shown == {name: ["harbour"] for name in started_drivers}
+        logins = node.metric(LOGINS)
+        heard = all_of(lambda driver: held(driver, 5))
+        again = heard.pop("aiokafka")
+        assert set(again) <= {"", "KafkaConnectionError"}, again
+        assert again.count("") > len(again) / 2
+        assert {name: set(one) for name, one in heard.items()} == {name: {""} for name in heard}
+        assert node.metric(LOGINS) - logins >= len(heard)
+        for future in admin.alter_user_scram_credentials([UserScramCredentialDeletion(user, kind)]).values():
+            future.result(SECONDS)
+        time.sleep(4.2)
         out = all_of(lambda driver: held(driver, 0.5))
     assert not any("" in one for one in out.values()), out

@@ -5,17 +5,25 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
+    UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
 
@@ -25,6 +33,8 @@ from strandline.cluster.local_security import LocalSecurity
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 
 SECONDS = 30.0
+IN_FORCE_SECONDS = 1.0
+"""From the acknowledgement of a change to a login, or request, on every node that it decides."""
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +122,22 @@ def let_in(cluster: RealCluster, node: int, password: str) -> bool:
     return True
 
 
+def first_let_in(cluster: RealCluster, node: int, password: str) -> float:
+    """When the login that is the first to be let in began, of time.monotonic."""
+    ends = time.monotonic() + SECONDS
+    while True:
+        began = time.monotonic()
+        if let_in(cluster, node, password):
+            return began
+        assert began < ends
+
+
+def admits(cluster: RealCluster, node: int) -> bool:
+    """Whether the cluster's own user gets in."""
+    config = {**settings(cluster), "bootstrap.servers": address(cluster, node)}
+    return bool(AdminClient(config).list_topics(timeout=5).brokers)
+
+
 def change(cluster: RealCluster, password: str) -> None:
     """Returns once a node has acknowledged it; tried again while the controller is elected."""
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
@@ -143,10 +169,77 @@ def test_a_password_that_changes_while_the_controller_is_elected_changes_everywh
     change(cluster, "the second")
     killing.join()
     acknowledged = time.monotonic()
-    for node in others:
-        wait(lambda node=node: let_in(cluster, node, "the second"), 5.0)  # type: ignore[misc]
-    took = time.monotonic() - acknowledged
+    with ThreadPoolExecutor(len(others)) as pool:
+        known = list(pool.map(lambda node: first_let_in(cluster, node, "the second"), others))
+    took = [moment - acknowledged for moment in known]
+    # A second is promised. On a busy machine a client's start and its handshakes come on top: what that
+    # costs now, a login with a password that has counted for long tells.
+    began = time.monotonic()
+    assert admits(cluster, others[0])
+    own = time.monotonic() - began
+    assert max(took) < IN_FORCE_SECONDS + 2 * own, (took, own)
     cluster.start(leader)
     assert let_in(cluster, leader, "the second"), "a node that comes back knows it"
     for node in (1, 2, 3):
-        assert not let_in(cluster, node, "the first"), f"node {node}, {took:.1f} s"
+        assert not let_in(cluster, node, "the first"), f"node {node}, {took}"
+
+
+def within_a_second(happened: Callable[[int], bool], nodes: list[int]) -> None:
+    """Wait until something is so on every node, all asked side by side, and hold it to IN_FORCE_SECONDS.
+
+    `happened` asks one request on a connection that is there: on a busy machine that takes longer than alone.
+    So what the first request after it takes, when nothing changes, is given on top, twice.
+    """
+    acknowledged = time.monotonic()
+
+    def seen(node: int) -> float:
+        while True:
+            began = time.monotonic()
+            if happened(node):
+                return began
+            assert began < acknowledged + SECONDS, f"node {node}"
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        took = [moment - acknowledged for moment in pool.map(seen, nodes)]
+        began = time.monotonic()
+        list(pool.map(happened, nodes))
+    own = time.monotonic() - began
+    assert max(took) < IN_FORCE_SECONDS + 2 * own, (took, own)
+
+
+@pytest.mark.timeout(240)
+def test_acls_and_a_deleted_user_on_connections_that_are_there(cluster: RealCluster) -> None:
+    """An ACL counts within a second for clients that are connected; a deleted user keeps its connection."""
+    change(cluster, "the last")
+    admin = AdminClient(settings(cluster))
+    made: Any = admin.create_topics([NewTopic("seen", 1, 3)])
+    made["seen"].result(SECONDS)
+    entry = AclBinding(
+        ResourceType.TOPIC, "seen", ResourcePatternType.LITERAL, "User:alice", "*",
+        AclOperation.DESCRIBE, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    nodes = [1, 2, 3]
+    config = settings(cluster, sasl_username="alice", sasl_password="the last")
+    clients = {node: AdminClient({**config, "bootstrap.servers": address(cluster, node)}) for node in nodes}
+    wait(lambda: all(clients[node].list_topics(timeout=5).brokers for node in nodes))
+
+    def sees(node: int) -> bool:
+        return "seen" in clients[node].list_topics(timeout=5).topics
+
+    admin.create_acls([entry])[entry].result(SECONDS)
+    within_a_second(sees, nodes)
+    every = AclBindingFilter(
+        ResourceType.TOPIC, "seen", ResourcePatternType.LITERAL, "User:alice", "*",
+        AclOperation.DESCRIBE, AclPermissionType.ALLOW,
+    )  # fmt: skip
+    assert len(admin.delete_acls([every])[every].result(SECONDS)) == 1
+    within_a_second(lambda node: not sees(node), nodes)
+    admin.create_acls([entry])[entry].result(SECONDS)
+    within_a_second(sees, nodes)
+    deletion = UserScramCredentialDeletion("alice", ScramMechanism.SCRAM_SHA_256)
+    admin.alter_user_scram_credentials([deletion])["alice"].result(SECONDS)
+    within_a_second(lambda node: not let_in(cluster, node, "the last"), nodes)
+    # As at Kafka: a login is looked at when it is made, and ACLs at each request.
+    assert all(map(sees, nodes)), "what it had connected goes on"
+    admin.delete_acls([every])[every].result(SECONDS)
+    within_a_second(lambda node: not sees(node), nodes)

@@ -433,14 +433,46 @@ def test_kafka_configs_makes_and_describes_users(node: Node) -> None:
     except NoKafka as missing:
         pytest.skip(str(missing))
     user = ("--entity-type", "users", "--entity-name", "carol")
-    made = tools.run(tools.configs("--alter", "--add-config", "SCRAM-SHA-256=[password=chess]", *user))
+    other = (*user[:3], "caroline")
+    twice = "SCRAM-SHA-256=[password=chess],SCRAM-SHA-512=[iterations=8192,password=chess-512]"
+    made, few, every, unknown = tools.together(
+        [
+            tools.configs("--alter", "--add-config", twice, *user),
+            tools.configs("--alter", "--add-config", "SCRAM-SHA-256=[iterations=100,password=a]", *other),
+            tools.configs("--alter", "--add-config", twice, "--entity-type", "users", "--entity-default"),
+            tools.configs("--alter", "--delete-config", "SCRAM-SHA-256", *other),
+        ]
+    )
     assert (made.code, "Completed updating config" in made.out) == (0, True), made
+    for refused, why in (
+        (few, "Iterations 100 is less than the minimum 4096"),
+        (every, "default"),
+        (unknown, "Attempt to delete a user credential that does not exist"),
+    ):
+        assert (refused.code, why in refused.out + refused.err) == (1, True), refused
     assert by_librdkafka(node, "public", "SCRAM-SHA-256", "carol", "chess")
-    told = tools.run(tools.configs("--describe", *user))
-    assert "SCRAM credential configs for user-principal 'carol' are SCRAM-SHA-256=iterations=4096" in told.out
-    gone = tools.run(tools.configs("--alter", "--delete-config", "SCRAM-SHA-256", *user))
+    assert by_librdkafka(node, "public", "SCRAM-SHA-512", "carol", "chess-512")
+    told, all_told, quota = tools.together(
+        [
+            tools.configs("--describe", *user),
+            tools.configs("--describe", "--entity-type", "users"),
+            tools.configs("--alter", "--add-config", "consumer_byte_rate=5000", *user),
+        ]
+    )
+    for shown in (told, all_told):
+        (line,) = [one for one in shown.lines if one.startswith("SCRAM") and "'carol'" in one]
+        assert line.startswith("SCRAM credential configs for user-principal 'carol' are ")
+        assert sorted(line.partition(" are ")[2].split(", ")) == [
+            "SCRAM-SHA-256=iterations=4096", "SCRAM-SHA-512=iterations=8192",
+        ]  # fmt: skip
+    assert quota.code == 0, quota
+    gone = tools.run(tools.configs("--alter", "--delete-config", "SCRAM-SHA-256,SCRAM-SHA-512", *user))
     assert gone.code == 0, gone
     assert not by_librdkafka(node, "public", "SCRAM-SHA-256", "carol", "chess")
+    (left,) = tools.together([tools.configs("--describe", *user)])
+    assert "Quota configs for user-principal 'carol' are consumer_byte_rate=5000.0" in left.out
+    assert "SCRAM credential configs" not in left.out
+    assert tools.run(tools.configs("--alter", "--delete-config", "consumer_byte_rate", *user)).code == 0
 
 
 def test_kafka_acls_lets_a_user_in_and_out(node: Node) -> None:
@@ -469,10 +501,32 @@ def test_kafka_acls_lets_a_user_in_and_out(node: Node) -> None:
     assert "ledger" not in seen()
     assert written() == "TOPIC_AUTHORIZATION_FAILED"
     erin = ("--allow-principal", "User:erin")
-    for role in (("--producer",), ("--consumer", "--group", "audit", "--resource-pattern-type", "prefixed")):
-        done = tools.run(tools.acls("--add", *erin, "--topic", "ledger", *role))
-        assert done.code == 0, done
-    listed = tools.run(tools.acls("--list", "--principal", "User:erin")).out
+    prefixed = ("--consumer", "--group", "audit", "--resource-pattern-type", "prefixed")
+    *done, odd, nothing = tools.together(
+        [
+            tools.acls("--add", *erin, "--topic", "ledger", "--producer"),
+            tools.acls("--add", *erin, "--topic", "ledger", *prefixed),
+            tools.acls("--add", "--deny-principal", "User:erin", "--deny-host", "10.9.8.7",
+                       "--operation", "Alter", "--cluster"),
+            tools.acls("--add", *erin, "--operation", "IdempotentWrite", "--group", "audit"),
+            tools.acls("--remove", "--force", *erin, "--topic", "nothing-of-this-name"),
+        ]
+    )  # fmt: skip
+    assert [one.code for one in done] == [0, 0, 0], done
+    assert (odd.code, "GROUP only supports operations" in odd.out + odd.err) == (1, True), odd
+    assert nothing.code == 0, "it removes what there is, and there is nothing"
+    by_user, by_topic, by_cluster = tools.together(
+        [
+            tools.acls("--list", "--principal", "User:erin"),
+            tools.acls("--list", "--topic", "ledger", "--resource-pattern-type", "match"),
+            tools.acls("--list", "--cluster"),
+        ]
+    )
+    assert "name=audit" not in by_topic.out
+    assert "operation=WRITE" in by_topic.out
+    denied = "(principal=User:erin, host=10.9.8.7, operation=ALTER, permissionType=DENY)"
+    assert denied in by_cluster.out
+    listed = by_user.out
     assert "(principal=User:erin, host=*, operation=WRITE, permissionType=ALLOW)" in listed
     assert "name=audit, patternType=PREFIXED" in listed
     assert "ledger" in seen()
@@ -490,8 +544,14 @@ def test_kafka_acls_lets_a_user_in_and_out(node: Node) -> None:
     stranger.close()
     with pytest.raises(KafkaException, match="CLUSTER_AUTHORIZATION_FAILED"):
         client.delete_acls([EVERY_ACL])[EVERY_ACL].result(SECONDS)
-    gone = tools.run(tools.acls("--remove", "--force", *erin, "--topic", "ledger", "--producer"))
-    assert gone.code == 0, gone
+    gone = tools.together(
+        [
+            tools.acls("--remove", "--force", *erin, "--topic", "ledger", "--producer"),
+            tools.acls("--remove", "--force", "--deny-principal", "User:erin", "--deny-host", "10.9.8.7",
+                       "--operation", "Alter", "--cluster"),
+        ]
+    )  # fmt: skip
+    assert [one.code for one in gone] == [0, 0], gone
     assert written() == "TOPIC_AUTHORIZATION_FAILED"
     kept: Any = admin.describe_acls(EVERY_ACL).result(SECONDS)
     assert {(one.name, one.operation.name) for one in kept if one.principal == "User:erin"} == {

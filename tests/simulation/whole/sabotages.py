@@ -264,7 +264,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "moved-when-added": (21, 39),
     "decisions-outlive-acls": (2024,),
     "acls-of-the-first-state": (2024,),
-    "removed-unseen": (2152,),
+    "removed-unseen": (2344,),
     "users-of-the-first-state": (2025,),
     "users-in-no-snapshot": (2024,),
     "deleted-users-stay": (2024,),
