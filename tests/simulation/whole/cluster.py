@@ -25,6 +25,7 @@ from strandline.node.config.node_config import (
     PeerAddress,
     PublishSection,
     RetentionSection,
+    SeedAddress,
     StorageSection,
     TopicsSection,
 )
@@ -66,6 +67,7 @@ class WholeCluster:
     def __init__(self, world: World, plan: Plan) -> None:
         self.world = world
         self.plan = plan
+        self.founders = tuple(node for node in plan.nodes if node not in plan.joining)
         self.ledger = Ledger(lambda: world.now, world.stop)
         self.store = SimStore(world)
         self.store.delay_seconds = plan.store_delay
@@ -75,6 +77,8 @@ class WholeCluster:
         self.ledger.objects.watch(self.store, self.brokers.values)
         if any(kind.startswith("clock") for kind in plan.faults):
             self.ledger.retention.clock_error_ms = CLOCKS_WRONG_MS
+        self.retired: set[int] = set()
+        """Nodes that are not started again."""
         self.mishaps = Mishaps()
         self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2
@@ -93,7 +97,7 @@ class WholeCluster:
 
     def start(self, node: int) -> None:
         sim = self.world.nodes[node]
-        if not sim.alive:
+        if not sim.alive and node not in self.retired:
             sim.disk.on_crash = lambda kind: self.crash(node, kind)
             sim.start(self._main)
 
@@ -110,6 +114,11 @@ class WholeCluster:
     def _start_again(self, node: int, boot: int) -> None:
         if self.world.nodes[node].boot == boot:
             self.start(node)
+
+    def retire(self, node: int) -> None:
+        """End a node's process for good."""
+        self.retired.add(node)
+        self.crash(node, "kill")
 
     def restart(self, node: int) -> bool:
         """Stop cleanly, then end the process; it comes back."""
@@ -194,10 +203,9 @@ class WholeCluster:
 
     def _config(self, sim: SimNode) -> NodeConfig:
         plan = self.plan
-        peers = tuple(PeerAddress(each, self.world.nodes[each].host, MESH_PORT) for each in plan.nodes)
         return NodeConfig(
             NodeSection(sim.id, "/data"),
-            ClusterSection("simulated", "secret", peers, self.epoch_seconds),
+            self._section(sim.id),
             MeshSection(sim.host, MESH_PORT),
             KafkaSection(sim.host, KAFKA_PORT),
             AdminSection(sim.host, ADMIN_PORT),
@@ -218,6 +226,15 @@ class WholeCluster:
             authorization=AuthorizationSection(plan.acls, allow_everyone_if_no_acl_found=plan.acls),
             named_listeners=_listeners(sim.host) if plan.acls else (),
         )
+
+    def _section(self, node: int) -> ClusterSection:
+        """Founders name each other, as they did at first; a node that joins names them as seeds."""
+        hosts = {each: self.world.nodes[each].host for each in self.founders}
+        if node not in hosts:
+            seeds = tuple(SeedAddress(host, MESH_PORT) for host in hosts.values())
+            return ClusterSection("simulated", "secret", (), self.epoch_seconds, seeds=seeds)
+        peers = tuple(PeerAddress(each, host, MESH_PORT) for each, host in hosts.items())
+        return ClusterSection("simulated", "secret", peers, self.epoch_seconds)
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:
         """A process gives up: after a full disk rightly so."""

@@ -112,6 +112,8 @@ class Plan:
     """Whether requests to the store are sent twice where their answers are late."""
     acls: bool = False
     """Whether access is controlled, by entries that change all the time."""
+    joining: tuple[int, ...] = ()
+    """Of the nodes, those that join when the cluster runs; one of all nodes is removed then."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -282,3 +284,17 @@ def with_acls(plan: Plan, seed: int) -> Plan:
     """
     wanted = seed >= FAR_FROM and seed // 8 % 8 == 5 and plan.lost_folders != "all"
     return replace(plan, acls=True) if wanted else plan
+
+
+GROWING_FROM = FAR_FROM
+"""The first seed in which nodes join and leave, as for a store that is far away."""
+
+
+def with_growth(plan: Plan, seed: int) -> Plan:
+    """The plan with one or two nodes that join and one that is removed, for one seed of eight."""
+    if seed < GROWING_FROM or seed // 8 % 8 != 2 or plan.lost_folders != "none" or plan.full_disks:
+        return plan
+    rng = random.Random(f"growth {seed}")
+    nodes = tuple(range(1, len(plan.nodes) + rng.choice((1, 2, 2)) + 1))
+    joining = tuple(sorted(rng.sample(nodes, len(nodes) - len(plan.nodes))))
+    return replace(plan, nodes=nodes, joining=joining)

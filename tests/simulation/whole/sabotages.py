@@ -29,6 +29,7 @@ from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.found_by import FOUND_BY
 from tests.simulation.whole.inline_sabotages import INLINE
 from tests.simulation.whole.login_sabotages import LOGINS
+from tests.simulation.whole.membership_sabotages import MEMBERSHIP
 from tests.simulation.whole.moving_sabotages import MOVING
 from tests.simulation.whole.tail_sabotages import TAILS
 from tests.simulation.whole.write_path_sabotages import (
@@ -205,6 +206,7 @@ _ALL = (
     *ACCESS,
     *LOGINS,
     *TAILS,
+    *MEMBERSHIP,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -271,6 +273,8 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "logins-before-caught-up": (2152,),
     "passwords-remembered": (2024,),
     "tails-never-closed": (9, 11, 37),
+    "votes-before-level": (2000, 2001),
+    "leads-without-a-vote": (2001, 2064),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

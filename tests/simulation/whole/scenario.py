@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import WholeFaults
 from tests.simulation.whole.logins import Logins, counted_nonces
 from tests.simulation.whole.lost_cluster import LostCluster
+from tests.simulation.whole.membership import ENDS_SECONDS, Membership, watched_members
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
@@ -82,6 +84,7 @@ class Scenario:
         self.changing: list[Changing[Any]] = []
         self.faults: WholeFaults | None = None
         self.wiped: WipedFolders | None = None
+        self.membership: Membership | None = None
         self.tails = TailReader(self.cluster) if plan.tails else None
         self.totals: Counter[str] = Counter()
         self.cluster.on_crash = self._count
@@ -111,7 +114,7 @@ class Scenario:
         return [*self.producers, *self.consumers, self.operator, *self.changing]
 
     def _begin(self) -> None:
-        for node in self.plan.nodes:
+        for node in self.cluster.founders:
             self.cluster.start(node)
         if self.tails is not None:
             self.tails.start()
@@ -145,6 +148,9 @@ class Scenario:
         if self.plan.lost_folders == "one":
             self.wiped = WipedFolders(self.cluster, faults.counts, preferred)
             self.wiped.start()
+        if self.plan.joining:
+            self.membership = Membership(self.cluster, faults.counts)
+            self.membership.start()
         self.world.run(self.world.now + self.plan.fault_seconds)
 
     def _heal(self) -> None:
@@ -152,11 +158,15 @@ class Scenario:
         assert self.faults is not None
         if self.wiped is not None:
             self.wiped.heal()
+        if self.membership is not None:
+            self.membership.heal()
         self.faults.heal()
 
     def _folders_replaced(self) -> None:
         if self.wiped is not None:
             self._until("wiped folders are replaced", self.wiped.missing, LET_IN_SECONDS)
+        if self.membership is not None:
+            self._until("members are as they are to be", self.membership.missing, ENDS_SECONDS)
 
     def _endure(self) -> None:
         """Disks are full for minutes, with clients that have little to do; `_recover` makes space again."""
@@ -331,7 +341,8 @@ def simulated(seed: int, plan: Plan, made: Callable[[World, Plan], Scenario], *,
     report = Report(seed)
     with World(seed, tracing=tracing) as world, paced(plan), counted_nonces():
         scenario = made(world, plan)
-        scenario.run()
+        with watched_members(scenario.ledger) if plan.joining else nullcontext():
+            scenario.run()
         for loop in world.loops:
             if loop.state != DEAD:
                 loop.report_unretrieved()
