@@ -69,7 +69,6 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "logins-before-caught-up": ("logins", "access"),
     "passwords-remembered": ("logins",),
     "tails-never-closed": ("tails",),
-    "two-configurations": ("members",),
     "votes-before-level": ("members",),
     "leads-without-a-vote": ("members",),
 }

@@ -1,6 +1,7 @@
 """Rules of nodes that join and leave, and of the controller's voters, taken out again.
 
-Nothing here is ever imported by the product.
+Two changes at once are a sabotage of the log alone (`two-changes-at-once`): here three rules stand behind
+each other, and each part asks the controller before it begins. Nothing here is ever imported by the product.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from typing import Final
 from unittest.mock import patch
 
 from strandline.node.controller import controller_voters, voter_choice
-from strandline.node.controller.controller_voters import ControllerVoters
 from strandline.node.controller.voter_choice import Act, Change, View
 from strandline.node.raft.outcome import Applied
 from strandline.node.raft.rules.membership_change import MembershipChange
@@ -41,24 +41,7 @@ def _takes_its_own_vote(view: View) -> Change | None:
     return change
 
 
-_look = ControllerVoters._look
-
-
-async def _waits_for_none(self: ControllerVoters) -> None:
-    """As ControllerVoters._look, but the change before is not waited for."""
-    self._under_way = None
-    await _look(self)
-
-
 MEMBERSHIP: Final = (
-    Sabotage(
-        "two-configurations",
-        "a change of members begins before the one before is committed",
-        lambda: (
-            patch.object(MembershipChange, "under_way", lambda self: False),
-            patch.object(ControllerVoters, "_look", _waits_for_none),
-        ),
-    ),
     Sabotage(
         "votes-before-level",
         "a learner is made a voter before it has the log",

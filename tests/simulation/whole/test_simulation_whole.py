@@ -65,6 +65,16 @@ def test_access_is_controlled_by_entries_that_change(seed: int) -> None:
     assert report.outcomes["answers by logins"] - report.outcomes["refused by logins"] > 50
 
 
+@pytest.mark.parametrize("seed", [2000, 2005])
+def test_nodes_that_join_and_leave_cost_nothing(seed: int) -> None:
+    joining = plan_of(seed).joining
+    assert joining
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["join"] == len(joining)
+    assert report.faults["removed"] == 1
+
+
 @pytest.mark.parametrize("seed", [12, 31, 69])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)
