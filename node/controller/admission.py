@@ -61,7 +61,8 @@ class Admission:
         # A folder that is not this id's is one that knocks, and `strandline node replace` may let it in.
         why = self._host.mesh.strangers.refusal(node, standing)
         if why is not None:
-            return [REFUSED_WORD, f"{why}; or give the new machine a node.id that no node has, or had"]
+            cure = "or give the new machine a node.id that no node has, or had"
+            return [REFUSED_WORD, f"{why}; {cure}", self._rows()]
         if self._is_founder(node):
             return [
                 REFUSED_WORD,
@@ -75,8 +76,12 @@ class Admission:
         if isinstance(result, Refused):
             return [REFUSED_WORD, result.message]
         log.info("node %d joins, and is told of %d nodes", node, len(self._members.ids))
+        return [MEMBERS_WORD, self._rows()]
+
+    def _rows(self) -> list[list[Any]]:
+        """Each member with its address."""
         addresses = self._members.addresses()
-        return [MEMBERS_WORD, [[each, *addresses[each]] for each in self._members.ids if each in addresses]]
+        return [[each, *addresses[each]] for each in self._members.ids if each in addresses]
 
     def _is_founder(self, node: int) -> bool:
         """Whether it has a vote although it never registered: what it promised is not known."""

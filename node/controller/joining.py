@@ -28,7 +28,6 @@ LOOK_SECONDS: Final = 1.0
 SUBMIT_SECONDS: Final = 8.0
 """Less than a guest may stay."""
 ASK_SECONDS: Final = GUEST_SECONDS + 3.0
-MOST_MEMBERS: Final = 65_535
 
 MEMBERS_WORD: Final = "members"
 REFUSED_WORD: Final = "refused"
@@ -55,6 +54,9 @@ class Joining(PeriodicPart):
         self._command: AddNode | None = None
         self._storage: Callable[[], Owner | None] = lambda: None
         self._told = ""
+        self._others: dict[int, Address] = {}
+        """Members of which one told that refused this data folder: it knocks at them as well, since any of
+        them may be asked to let it in."""
 
     @property
     def joins(self) -> bool:
@@ -80,12 +82,14 @@ class Joining(PeriodicPart):
             self.trouble = None
             return
         question, failures = [encode(self._command), owner.incarnation], list[str]()
-        for seed in self._seeds:
-            where = f"{seed.host}:{seed.port}"
+        asked = dict.fromkeys([*self._seeds, *(SeedAddress(*one) for one in self._others.values())])
+        self._others = {}
+        for seed in asked:
             try:
-                told = _members(await host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
+                told = self._members_in(await host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
             except SeedFailed as error:
-                failures.append(f"{where}: {error}")
+                if seed in self._seeds:
+                    failures.append(f"{seed.host}:{seed.port}: {error}")
                 continue
             self.trouble = None
             self._members.follow(told)
@@ -95,20 +99,27 @@ class Joining(PeriodicPart):
             log.error("%s", self.trouble)
         self._told = self.trouble
 
+    def _members_in(self, answer: Any) -> dict[int, Address]:
+        """The addresses in an answer; raises SeedFailed for a refusal, and for anything else."""
+        match answer:
+            case [str(kind), str(reason)] if kind == REFUSED_WORD:
+                raise SeedFailed(reason)
+            case [str(kind), str(reason), list(rows)] if kind == REFUSED_WORD:
+                self._others = _addresses(rows)
+                raise SeedFailed(reason)
+            case [str(kind), list(rows)] if kind == MEMBERS_WORD:
+                return _addresses(rows)
+            case _:
+                raise SeedFailed("its answer cannot be read: upgrade it")
 
-def _members(answer: Any) -> dict[int, Address]:
-    """The addresses in an answer; raises SeedFailed for a refusal, and for anything else."""
-    match answer:
-        case [str(kind), str(reason)] if kind == REFUSED_WORD:
-            raise SeedFailed(reason)
-        case [str(kind), list(rows)] if kind == MEMBERS_WORD and 0 < len(rows) <= MOST_MEMBERS:
-            found: dict[int, Address] = {}
-            for row in rows:
-                match row:
-                    case [int(node), str(host), int(port)] if 0 < node < 2**16 and 0 < port < 2**16 and host:
-                        found[node] = (host, port)
-                    case _:
-                        raise SeedFailed("it answers with something that is no member: upgrade it")
-            return found
-        case _:
-            raise SeedFailed("its answer cannot be read: upgrade it")
+
+def _addresses(rows: list[Any]) -> dict[int, Address]:
+    """Members by node id; raises SeedFailed for anything else."""
+    found: dict[int, Address] = {}
+    for row in rows:
+        match row:
+            case [int(node), str(host), int(port)] if 0 < node < 2**16 and 0 < port < 2**16 and host:
+                found[node] = (host, port)
+            case _:
+                raise SeedFailed("it answers with something that is no member: upgrade it")
+    return found

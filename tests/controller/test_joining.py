@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
+from strandline.node.config.node_config import ClusterSection, SeedAddress
 from strandline.node.controller.controller_voters import ControllerVoters
-from strandline.node.raft.rules.membership_change import MembershipChange
+from strandline.node.objectstore.storage_owner import KEY
 from strandline.statemachine.controller.controller_commands import (
-    FEATURE_LEVEL,
     MoveReplicas,
     RemoveNode,
     ReplaceNode,
+    SetDraining,
 )
 from strandline.statemachine.controller.controller_state import REMOVED
-from tests.controller.brokers import Brokers
+from strandline.statemachine.controller.feature_levels import GROWTH
+from tests.controller.brokers import MESH_PORT, Brokers
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
 
@@ -118,6 +118,91 @@ def test_an_id_in_use_is_refused_and_says_what_to_do() -> None:
         brokers.wait(lambda: joined(brokers), 60.0)
 
 
+@pytest.mark.parametrize("seeds", [(1,), (3,)])
+def test_a_lost_disk_is_replaced_also_where_the_seeds_are_few(seeds: tuple[int, ...]) -> None:
+    """The leader lets it in by itself, wherever it is: so the new folder has to knock at every member."""
+    with Brokers(replace_lost_disks=True) as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        brokers.wait(lambda: JOINS in brokers.brokers[brokers.leader()].host.groups[0].configuration.members)
+        brokers.crash(JOINS)
+        brokers.world.nodes[JOINS].replace_disk()
+        brokers.seeds = seeds
+        brokers.start(JOINS)
+        brokers.wait(lambda: JOINS in brokers.brokers and joined(brokers), 120.0)
+        assert brokers.brokers[1].controller.machine.folders[JOINS].generation == 2
+
+
+def test_an_id_that_founds_the_cluster_and_is_still_to_come_is_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have voted before it registered."""
+    with Brokers(start=False) as brokers:
+        for node in (1, 2):
+            brokers.start(node)
+        brokers.wait(lambda: brokers.registered(1) and brokers.registered(2), 40.0)
+        founders = brokers._cluster
+        seeds = tuple(SeedAddress(brokers.world.nodes[node].host, MESH_PORT) for node in (1, 2))
+        monkeypatch.setattr(
+            brokers,
+            "_cluster",
+            lambda node, peers: (
+                ClusterSection("simulated", "secret", seeds=seeds) if node == 3 else founders(node, peers)
+            ),
+        )
+        brokers.start(3)
+        assert "node 3 is one that founds the cluster and is still to come, and may have voted" in trouble(
+            brokers, 3
+        )
+        assert members(brokers, 1) == {1, 2}
+
+
+def test_another_incarnations_storage_is_refused_before_anything_is_done() -> None:
+    with Brokers() as brokers, Brokers(nodes=1, seed=2) as other:
+        brokers.store, store = SimStore(brokers.world), brokers.store
+        owner = other.run(1, other.store.client(other.world.nodes[1]).get(KEY))
+        copied = SimStore(brokers.world)
+        brokers.run(1, copied.client(brokers.world.nodes[1]).put(KEY, [owner]))
+        brokers.store = copied
+        brokers.join(JOINS)
+        assert "leads to another incarnation of the cluster" in trouble(brokers)
+        assert members(brokers, 1) == {1, 2, 3}
+        brokers.store = store
+        brokers.crash(JOINS)
+
+
+def test_all_founders_may_go_and_those_that_joined_start_again_without_seeds() -> None:
+    """Machine by machine the whole cluster moves elsewhere."""
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", partitions=4)
+        for node in (4, 5, 6):
+            brokers.join(node)
+            brokers.wait(lambda node=node: joined(brokers, node), 60.0)
+        by = 6
+        for node in (1, 2, 3):
+            brokers.submit(by, SetDraining(node, True))
+            brokers.wait(lambda node=node: hosts_nothing(brokers, node), 120.0)
+            brokers.stop(node)
+            brokers.wait(lambda node=node: brokers.brokers[by].controller.machine.nodes[node].fenced)
+            assert isinstance(brokers.submit(by, RemoveNode(node)), int)
+            brokers.wait(lambda: brokers.brokers[by].controller.machine.replacement is None, 60.0)
+        brokers.wait(lambda: brokers.brokers[brokers.leader()].host.groups[0].voters == (4, 5, 6), 60.0)
+        brokers.seeds = ()
+        for node in (4, 5, 6):
+            brokers.crash(node)
+        for node in (4, 5, 6):
+            brokers.start(node)
+        brokers.wait(lambda: all(brokers.registered(node) for node in (4, 5, 6)), 60.0)
+        assert brokers.brokers[4].members.ids == [4, 5, 6]
+        now = brokers.brokers[4].controller.machine.topic_by_id(topic.topic_id)
+        assert now is not None
+        assert all(set(part.replicas) == {4, 5, 6} for part in now.partitions)
+
+
+def hosts_nothing(brokers: Brokers, node: int) -> bool:
+    return set(brokers.brokers[node].host.groups) == {0}
+
+
 def test_a_removed_id_is_not_given_again_by_itself() -> None:
     with Brokers() as brokers:
         brokers.join(JOINS)
@@ -158,10 +243,10 @@ def test_wrong_secrets_and_silent_seeds_are_told_and_change_nothing() -> None:
 
 
 def test_below_the_feature_level_no_node_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.node.controller.controller_leader.FEATURE_LEVEL", FEATURE_LEVEL - 1)
+    monkeypatch.setattr("strandline.node.controller.controller_leader.FEATURE_LEVEL", GROWTH - 1)
     with Brokers() as brokers:
         brokers.join(JOINS)
-        said = f"AddNode needs feature level {FEATURE_LEVEL}, the cluster is at {FEATURE_LEVEL - 1}"
+        said = f"AddNode needs feature level {GROWTH}, the cluster is at {GROWTH - 1}"
         assert said in trouble(brokers)
         assert "strandline cluster upgrade" in trouble(brokers)
         assert members(brokers, 1) == {1, 2, 3}
@@ -189,8 +274,6 @@ def test_a_node_that_joins_with_another_storage_stops_before_it_asks() -> None:
 
 
 def test_a_node_that_is_drained_gives_its_vote_to_one_that_joined() -> None:
-    from strandline.statemachine.controller.controller_commands import SetDraining
-
     with Brokers() as brokers:
         brokers.join(JOINS)
         brokers.wait(lambda: joined(brokers))
@@ -208,9 +291,6 @@ def test_a_node_that_is_drained_gives_its_vote_to_one_that_joined() -> None:
         assert leader in brokers.brokers[leader].host.groups[0].configuration.learners
 
 
-Sabotage = Callable[[pytest.MonkeyPatch], None]
-
-
 def without_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node is taken into the controller's group."""
 
@@ -218,10 +298,6 @@ def without_learners(monkeypatch: pytest.MonkeyPatch) -> None:
         pass
 
     monkeypatch.setattr(ControllerVoters, "_look", look)
-
-
-def two_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MembershipChange, "under_way", lambda self: False)
 
 
 def test_no_node_serves_without_the_controllers_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,12 +133,13 @@ class Connector:
         link = Link(asking, handshake, loop=self._loop, config=self._config, dialled=target.address)
         try:
             async with asyncio.timeout(seconds):
-                await self._loop.create_connection(
-                    lambda: link, host, port, ssl=None if self._tls is None else self._tls.dialling
-                )
+                async with asyncio.timeout(self._config.connect_seconds):
+                    await self._loop.create_connection(
+                        lambda: link, host, port, ssl=None if self._tls is None else self._tls.dialling
+                    )
                 return await asking.answer
         except TimeoutError:
-            raise SeedFailed(f"no answer within {seconds:g} s: does it run, and is it a member?") from None
+            raise SeedFailed("no answer in time: does it run, and is it a member?") from None
         except (OSError, UnicodeError) as error:
             raise SeedFailed(f"{error}: does it run, and is the address right?") from None
         finally:
