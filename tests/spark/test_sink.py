@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strandline import TemporaryCluster, local_cluster
 from strandline.snapshot.spark.sink import record_writer
+from strandline.snapshot.spark.sink.batch import claimed
 from strandline.snapshot.spark.sink.brokers import Brokers
 from strandline.snapshot.spark.sink.connection import (
     ADD_OFFSETS_TO_TXN,
@@ -23,7 +25,7 @@ from strandline.snapshot.spark.sink.connection import (
 )
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.errors import SinkError
-from strandline.snapshot.spark.sink.progress import Ledger, Prepared, is_task_id
+from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
 from strandline.snapshot.spark.sink.transactions import open_ids
 from tests.spark.sink_play import Killed, Life, Play, Rows, lived, values
 
@@ -90,6 +92,56 @@ def test_a_process_killed_at_any_request(cluster: TemporaryCluster, life: Life) 
     assert read(cluster, *queries) == expected
     assert 2 <= skipped < len(steps), "some were decided before the kill, others not"
     assert left_open(cluster, first) == []
+
+
+def test_an_executor_killed_at_any_request_of_its_task(cluster: TemporaryCluster, life: Life) -> None:
+    """Spark runs the task again elsewhere, while the driver and the other tasks go on."""
+    first = play(cluster, "executor")
+    done, sent = first.task(0, 0), list(life.sent)
+    first.commit([done, first.task(0, 1)])  # what stays open would keep the reader from all behind it
+    steps = [number for number, api in enumerate(sent) if api in CHANGES]
+    assert {sent[step] for step in steps} >= {INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, PRODUCE}
+    expected, queries = Counter[str](), []
+    for step in steps:
+        for unread in (False, True):
+            played = play(cluster, f"executor-{step}-{unread}")
+            queries.append(played.query)
+            life.begin(step, unread=unread)
+            with pytest.raises(Killed):
+                played.task(0, 0)
+            life.begin()
+            other = played.task(0, 1)
+            played.commit([played.task(0, 0, attempt=1), other])
+            assert left_open(cluster, played) == []
+            expected += once(played, 1)
+    assert read(cluster, *queries) == expected
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_batch_that_is_replayed_is_doubled_only_without_the_check_of_its_number(
+    cluster: TemporaryCluster, life: Life, monkeypatch: pytest.MonkeyPatch, checked: bool
+) -> None:
+    """What a driver leaves that is killed when a batch is written and Spark has not noted that; and that the
+    judge of these tests sees records that are there twice."""
+    played = play(cluster, f"replayed-{checked}")
+    played.batch()
+    if not checked:
+        own = DriverSink._own_progress
+
+        def unknown(options: Any, ledger: Any, identity: Any, turn: int) -> Progress:
+            return replace(claimed(options, ledger, identity, turn), next_batch=identity.batch)
+
+        def as_new(self: DriverSink, ledger: Any, done: Any) -> Progress:
+            return replace(own(self, ledger, done), next_batch=done[0].identity.batch)
+
+        monkeypatch.setattr("strandline.snapshot.spark.sink.task.claimed", unknown)
+        monkeypatch.setattr(DriverSink, "_own_progress", as_new)
+    played.start()
+    played.done = 0
+    played.batch()
+    found = read(cluster, played.query)
+    assert found.keys() == once(played, 1).keys()
+    assert set(found.values()) == {1 if checked else 2}
 
 
 def test_the_next_batch_and_a_batch_with_nothing(cluster: TemporaryCluster, life: Life) -> None:

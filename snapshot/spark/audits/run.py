@@ -30,6 +30,7 @@ from strandline.snapshot.spark.audits.proofs import Proof, Published, known_rows
 from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.replay import replay_rows
 from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, ProofUse, Row, Verdict
+from strandline.snapshot.spark.audits.small import is_small, narrow, settings
 from strandline.snapshot.spark.audits.stored import stored_objects
 from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
@@ -134,34 +135,40 @@ def audit_storages(
     columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS, "next_offset"])
     states = documents.where("error is null").select(*columns).collect()
     tables = read_tables(spark, storages, listings, copies.group_copies(states, listings, by_group))
+    small = is_small(states)
+    compared = comparisons(spark, storages, batches, written, stored).cache()
     frames = Frames(
-        documents=documents,
-        newest=newest,
-        references=references,
-        batches=batches,
-        replays=replayed.where("outcome is not null"),
-        written=written,
-        events=replayed.where("event is not null").select("root", "group", "log_index", *EVENT_NAMES),
-        said=said,
-        stored=stored,
-        comparisons=comparisons(spark, storages, batches, written, stored).cache(),
+        documents=narrow(documents, small),
+        newest=narrow(newest, small),
+        references=narrow(references, small),
+        batches=narrow(batches, small),
+        replays=narrow(replayed.where("outcome is not null"), small),
+        written=narrow(written, small),
+        events=narrow(replayed.where("event is not null"), small).select(
+            "root", "group", "log_index", *EVENT_NAMES
+        ),
+        said=narrow(said, small),
+        stored=narrow(stored, small),
+        comparisons=narrow(compared, small),
         tables=tables,
         histories=collecting.histories(states, len(storages)),
         places=by_group,
         gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
         grace=grace,
     )
-    results = _results(frames, places)
+    with settings(spark, small):
+        results = _results(frames, places)
     for answers, storage in zip(results, storages, strict=True):
         answers.append(views_equal_their_sql(spark, storage))
-    figures = _figures(frames, places)
+    with settings(spark, small):
+        figures = _figures(frames, places)
     left: dict[int, Published] = {}
     if leave_proofs:
         passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
         audited = {root: _audited(states, root, places[root]) for root in passed}
         left = publish(spark, storages, passed, found.right(versions), audited)
     seconds = time.perf_counter() - began
-    for kept in (documents, references, batches, replayed, said, stored, frames.comparisons, *tables.cached):
+    for kept in (documents, references, batches, replayed, said, stored, compared, *tables.cached):
         kept.unpersist()
     return [
         AuditRun(
