@@ -14,8 +14,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 SMALL_OFFSETS: Final = 200_000
-"""Offsets of all partitions of all storages together, so at most as many batches. Without compilation an audit takes some
-microseconds for each row, which is a few seconds for these."""
+"""Offsets of all partitions of all storages together, so at most as many batches. Without compilation an
+audit takes some microseconds for each row, which is a few seconds for these."""
 _SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
