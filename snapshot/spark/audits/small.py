@@ -1,4 +1,4 @@
-"""How little there is to audit, and what Spark does better then.
+"""Settings of Spark for an audit of little, where they are better than those for much.
 
 Some thousand rows go through hundreds of stages. Compiling each stage to Java takes longer than its rows take
 without, and each task costs more than its rows: on a small cluster both were most of an audit's processor
