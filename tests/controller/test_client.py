@@ -152,6 +152,9 @@ def test_a_user_that_was_deleted_twice_is_a_success_and_one_that_is_not_there_no
         assert isinstance(brokers.submit(node, other), Refused), "tried once, it says what there is"
         LosesAnswers(brokers, node)
         assert isinstance(brokers.submit(node, other), Refused), "and what was asked for is not so"
+        assert brokers.submit(node, AlterScramCredentials("alice", (), [(1, 4096, b"salt", *keys)])) == 1
+        LosesAnswers(brokers, node)
+        assert isinstance(brokers.submit(node, AlterScramCredentials("alice", (1, 2), ())), Refused)
 
 
 def test_a_growth_that_was_carried_out_twice_is_a_success() -> None:
