@@ -26,8 +26,8 @@ BEFORE_RACKS: Final = 10
 """No node names a rack or is drained. It is what a cluster below feature level 2 writes, so that nodes of
 earlier releases read it."""
 BEFORE_ADDRESSES: Final = 11
-"""No client quota is of an IP address: the row of one has no place for it. A cluster below feature level 4
-writes this."""
+"""No client quota is of an IP address: its row has no place for one, and is read as one without. A cluster
+below feature level 4 writes this."""
 BEFORE_BALANCING: Final = 12
 """Replicas do not move by themselves. A cluster in which that is off writes this."""
 
@@ -71,8 +71,6 @@ def of_this_format(fields: dict[str, Any]) -> dict[str, Any]:
         fields["client_quotas"] = []
     if version <= BEFORE_RACKS:
         fields["draining"] = []
-    if version <= BEFORE_ADDRESSES:
-        fields["client_quotas"] = [[*names, None, values] for *names, values in fields["client_quotas"]]
     if version <= BEFORE_BALANCING:
         fields["balancing"] = False
     return fields

@@ -186,7 +186,7 @@ def api_versions_response(version: int, features: Iterable[Feature] = FEATURES, 
 
 @lru_cache(maxsize=64)
 def _usual(version: int, features: tuple[Feature, ...], epoch: int) -> Any:
-    """Each client asks first; making the answer took a tenth of a connection's cost, TLS and login included."""
+    """Each client asks for it first: making it was a tenth of what a connection with a login costs."""
     return _api_versions(version, ErrorCode.none, tuple(APIS.values()), features, epoch)
 
 

@@ -212,6 +212,16 @@ def test_a_host_has_so_many_connections_or_those_of_its_own_setting() -> None:
     made.place()
 
 
+def test_none_comes_in_any_more_where_a_node_stops() -> None:
+    made = door(max_connections=1)
+    first = made.place("1")
+    made.place("2")
+    made.quotas.close()
+    first.leave()
+    made.clock.pass_(5.0)
+    assert made.names == ["1"]
+
+
 def test_the_queue_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_quotas, "MAX_WAITING", 2)
     made = door(max_connections=1)
@@ -290,7 +300,8 @@ def test_an_address_above_its_rate_gets_no_word_and_is_closed_after_a_while(
 ) -> None:
     async def body(tls: TlsSettings | None, context: ssl.SSLContext | None) -> None:
         quotas = QuotaSet([(QuotaEntity(None, None, "127.0.0.1"), {CONNECTION_RATE: 2.0})])
-        async with serve(EchoHandler(), tls, quotas=quotas, windows=2, window_seconds=0.5) as served:
+        more: dict[str, Any] = {"max_handshakes": 1, "handshake_seconds": 1.0, "windows": 2}
+        async with serve(EchoHandler(), tls, quotas=quotas, window_seconds=0.5, **more) as served:
             assert await speaks(await begun(served), context)
             while not (served.problems or served.server.quotas._delayed):
                 last = await begun(served)
