@@ -86,8 +86,11 @@ def restore(
     secure: bool,
     tell: Callable[[dict[str, Any]], None],
     progress: Progress,
+    is_clone: bool = False,
 ) -> dict[str, Any]:
     """Make the data folders of a cluster from its storage, and give the storage to it; starts no node.
+
+    The nodes of the storage of a clone are those of its source, and may run.
 
     Where the folder still has the cluster's description, that is used, and only the data folders have to be
     gone. `tell` is told what is restored before anything is done. Raises CommandFailed.
@@ -113,7 +116,7 @@ def restore(
             plain = described(stored)
             found = there or _description(folder, plain, place, options, settings, choose_ports, secure)
             _check_fits(found, plain)
-            running = await take_over.running_nodes(stored.controller)
+            running = [] if is_clone else await take_over.running_nodes(stored.controller)
             if running:
                 raise CommandFailed(
                     f"the cluster may still run: something listens for {', '.join(running)}",
@@ -145,6 +148,56 @@ def restore(
             return {**plain, "new_incarnation": made.incarnation}
 
         return _with_store(place, options, run)
+
+
+def beside(storage: str, name: str) -> str:
+    """The storage of a clone: the folder or prefix of this name beside that of the source.
+
+    Raises CommandFailed for a name that cannot be that of a cluster, and for a bucket without a prefix.
+    """
+    from strandline.snapshot.names import cluster_prefix
+
+    try:
+        cluster_prefix(name)
+    except ValueError as error:
+        raise CommandFailed(f"--as {name}: {error}", "choose another name", MISUSED) from None
+    place = _absolute(storage).rstrip("/")
+    scheme, separator, path = place.rpartition("://")
+    above, slash, own = path.rpartition("/")
+    if not slash or (separator and not above):
+        raise CommandFailed(
+            f"{storage} has no prefix, and so none beside it that the clone could have",
+            "name the storage as s3://bucket/prefix; a cluster in a whole bucket cannot be cloned",
+            MISUSED,
+        )
+    if own == name:
+        raise CommandFailed(f"--as {name} is the source itself", "choose another name", MISUSED)
+    return f"{scheme}{separator}{above}/{name}"
+
+
+def clone(
+    storage: str, options: Mapping[str, str], name: str, point: int | None, progress: Progress
+) -> dict[str, Any]:
+    """Copy what a restore point of `storage` names to the storage `beside` it, which is only read.
+
+    Returns what was found in the source. Raises CommandFailed.
+    """
+    target = beside(storage, name)
+
+    async def run(store: ObjectStore) -> dict[str, Any]:
+        from strandline.node.restore import clone
+        from strandline.node.restore.stored_point import read_point
+
+        progress("reading the storage")
+        stored = await read_point(store, point)
+        if stored.owner.cluster == name:
+            raise CommandFailed(f"the source is cluster {name!r} itself", "choose another name", MISUSED)
+        async with _opened(target, options, make=True) as copied:
+            if not await clone.check_target(copied, stored, name):
+                await clone.copy(store, copied, stored, name, progress)
+        return described(stored)
+
+    return _with_store(storage, options, run)
 
 
 def _check_described(found: Description, storage: str | None) -> None:
@@ -268,8 +321,10 @@ def _with_store(
 
 
 @asynccontextmanager
-async def _opened(storage: str, options: Mapping[str, str]) -> AsyncIterator[ObjectStore]:
-    """The store, never made where it is missing; its operations are tried again for half a minute."""
+async def _opened(
+    storage: str, options: Mapping[str, str], *, make: bool = False
+) -> AsyncIterator[ObjectStore]:
+    """The store, made where it is missing if `make`; its operations are tried again for half a minute."""
     from strandline.node.objectstore.opening import StorePlace, open_store
     from strandline.node.objectstore.retries import RetryPolicy
     from strandline.node.raft.disk import RealDisk
@@ -282,7 +337,7 @@ async def _opened(storage: str, options: Mapping[str, str]) -> AsyncIterator[Obj
             disk=RealDisk(),
             executor=threads,
             rng=random.Random(),
-            make=False,
+            make=make,
         )
         try:
             yield store

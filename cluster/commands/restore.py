@@ -11,7 +11,7 @@ import typer
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local import HEALTHY_SECONDS, LocalCluster
 from strandline.cluster.local_files import Description
-from strandline.cluster.local_restore import look, node_options
+from strandline.cluster.local_restore import beside, clone, look, node_options
 from strandline.cluster.local_restore import restore as restore_folder
 from strandline.cluster.output import Json, escaped, plural, progress, show, table
 from strandline.cluster.ports import free_ports, usual_ports
@@ -30,6 +30,15 @@ def restore(
     ] = Path(DEFAULT_FOLDER),
     point: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Restore point. Default: the newest.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="Make a clone of this name, in the folder or prefix NAME beside the storage's own, "
+            "which is only read.",
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be restored, and change nothing.")
@@ -51,15 +60,19 @@ def restore(
 ) -> None:
     """Make a cluster out of what its bucket holds, when the data folders of all nodes are gone.
 
-    It says first up to which offset each partition is restored. Records after that are lost.
+    It says first up to which offset each partition is restored. Records after that are lost. With --as it
+    makes another cluster of a copy, for tests: the one that has the storage may run, and loses nothing.
 
     \b
     Examples:
       strandline cluster restore --storage s3://bucket/prefix --dry-run
       strandline cluster restore --storage s3://bucket/prefix --option region=eu-west-1
       strandline cluster restore --cluster /srv/strandline
+      strandline cluster restore --storage s3://bucket/prefix --as trial --cluster /tmp/trial --free-ports
     """
     options = pairs(option)
+    if name is not None and storage is None:
+        raise CommandFailed("--as needs the storage to clone", "name it with --storage", MISUSED)
     if dry_run:
         with progress(as_json) as tell:
             tell("reading the storage")
@@ -67,16 +80,19 @@ def restore(
         show(as_json, {**plain, "restored": False}, _lines(plain, "would be restored"))
         return
     with progress(as_json) as tell:
+        if name is not None and storage is not None:
+            clone(storage, options, name, point, tell)
         plain = restore_folder(
             cluster.absolute(),
-            storage=storage,
+            storage=storage if name is None or storage is None else beside(storage, name),
             options=options,
             settings=settings or (),
-            point=point,
+            point=point if name is None else None,
             choose_ports=free_ports if free else usual_ports,
             secure=secure,
             tell=lambda plain: None if as_json else show(False, plain, _lines(plain, "is restored")),
             progress=tell,
+            is_clone=name is not None,
         )
         local = LocalCluster(cluster)
         local.up(timeout=timeout, progress=tell)

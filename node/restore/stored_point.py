@@ -81,10 +81,15 @@ class StoredPoint:
     partitions: list[StoredPartition] = field(default_factory=list)
     later_points: int = 0
     """Newer points, if an earlier one was asked for."""
-    named_objects: int = 0
+    named: frozenset[str] = frozenset()
     """Objects of level zero and one that the states name, each of which is there."""
     names: frozenset[str] = frozenset()
     """All objects of level zero and one that were there."""
+
+    @property
+    def named_objects(self) -> int:
+        """Number of the objects that the states name."""
+        return len(self.named)
 
     @property
     def later_objects(self) -> int:
@@ -248,7 +253,7 @@ async def _check_objects(store: ObjectStore, found: StoredPoint) -> None:
             "its leases ended, or something else deleted them: bring them back, or name another point with"
             " --point",
         )
-    found.names, found.named_objects = stored_names, len(named)
+    found.names, found.named = stored_names, frozenset(named)
 
 
 async def object_names(store: ObjectStore) -> frozenset[str]:

@@ -28,6 +28,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from strandline.cluster.admin_client import AdminClient as Http
 from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import RESTORING
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.restore import take_over
@@ -294,3 +295,85 @@ def _leader_epochs(cluster: RealCluster) -> dict[int, int]:
             if row["topic"] == TOPIC:
                 found[row["partition"]] = max(found.get(row["partition"], 0), row["leader_epoch"])
     return found
+
+
+def objects(storage: Path) -> dict[str, tuple[int, int, int]]:
+    """What there is in a storage: for each object what changes when it is written again."""
+    return {
+        str(path.relative_to(storage)): (found.st_ino, found.st_mtime_ns, found.st_size)
+        for path in storage.rglob("*")
+        if path.is_file() and (found := path.stat())
+    }
+
+
+def test_a_clone_is_another_cluster_and_its_source_is_only_read(
+    cluster: RealCluster,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    produce(cluster, ["x" * 200_000] * 6)  # too large for the logs: these are objects
+    commit(cluster, 11)
+    report = checkpoint(cluster)
+    source, before = Path(cluster.description.storage), read(cluster)
+    folder = tmp_path_factory.mktemp("clone") / "cluster"
+
+    def clone(*arguments: str, name: str = "trial", where: Path = folder) -> Done:
+        return strandline(
+            capfd, monkeypatch, "cluster", "restore", "--storage", str(source), "--as", name, "--cluster",
+            str(where), "--free-ports", *arguments,
+        )  # fmt: skip
+
+    for wrong, why in (("objects", "is the source itself"), ("no/name", "cannot stand in an object's name")):
+        assert why in clone(name=wrong).err
+    made = as_json(
+        clone("--json", "--set", "collector.grace_seconds=1", "--set", "collector.sweep_seconds=1",
+              "--set", "cluster.epoch_seconds=1", "--set", "level_one.reconcile_seconds=1")
+    )  # fmt: skip
+    copied = LocalCluster(folder)
+    try:
+        assert (made["cluster"], made["point"]) == ("trial", report["restore_point"])
+        assert made["new_incarnation"] != owner(cluster)["incarnation"] == made["incarnation"]
+        trial = RealCluster(copied)
+        assert trial.description.storage == str(source.parent / "trial")
+        assert read(trial) == before
+        assert committed(trial) == dict.fromkeys(range(PARTITIONS), 11)
+        again = clone(where=folder.with_name("again"))
+        assert "was restored from this clone already" in again.err
+
+        # The source's own nodes write and delete, so they rest while the clone does what it can.
+        for node in list(cluster.pids):
+            cluster.stop(node)
+        there = objects(source)
+        copy = source.parent / "trial"
+        first = set(objects(copy))
+        produce(trial, ["y" * 200_000] * 6)
+        written = {name for name in objects(copy).keys() - first if name.startswith("l0/")}
+        assert written
+        client = AdminClient({"bootstrap.servers": trial.bootstrap})
+        client.delete_topics([TOPIC])[TOPIC].result(timeout=SECONDS)
+        wait(lambda: not written & set(objects(copy)), 60.0)
+        assert objects(source) == there, "its collector knows no storage but its own"
+    finally:
+        copied.down(10.0)
+    for number in (1, 2, 3):
+        cluster.start(number, wait=number == 3)
+    assert read(cluster) == before
+
+
+def test_what_cannot_be_cloned_is_refused_before_anything_is_copied(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def clone(*arguments: str) -> str:
+        done = strandline(
+            capfd, monkeypatch, "cluster", "restore", "--cluster", str(tmp_path / "new"), *arguments
+        )
+        assert done.status != 0
+        return done.err
+
+    assert "--as needs the storage to clone" in clone("--as", "trial")
+    assert "s3://bucket has no prefix" in clone("--storage", "s3://bucket", "--as", "trial")
+    (tmp_path / "empty").mkdir()
+    assert "the store's folder is missing" in clone("--storage", str(tmp_path / "empty"), "--as", "trial")
+    assert not (tmp_path / "trial").exists()
+    assert not (tmp_path / "new").exists()
