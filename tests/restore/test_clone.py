@@ -20,7 +20,7 @@ from strandline.statemachine.partition.placeholder import Placeholder
 from tests.checkpoints.cluster import take
 from tests.checkpoints.harness import CLUSTER, world
 from tests.level_zero.samples import run
-from tests.restore.test_stored_point import OWNER, UNIQUE, Stored
+from tests.restore.stored import OWNER, UNIQUE, Stored
 from tests.simulation.store import SimStore
 from tests.simulation.world import World
 

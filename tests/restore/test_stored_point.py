@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
-from strandline.node.objectstore.store import ObjectStore
 from strandline.node.restore.restored_states import (
     DAY_MS,
     INDEXES,
@@ -24,13 +20,10 @@ from strandline.node.restore.restored_states import (
     next_lineage,
     restored_documents,
 )
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_point
+from strandline.node.restore.stored_point import CannotRestore, StoredPoint
 from strandline.node.restore.take_over import record_attempt, take_over
-from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import (
-    GroupState,
-    RestorePoint,
     attempts_prefix,
     decode_attempt,
     decode_point,
@@ -38,20 +31,14 @@ from strandline.snapshot.restore_point import (
 )
 from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import load
-from strandline.statemachine.object_names import object_id, object_name
+from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import Append
 from strandline.statemachine.partition.placeholder import Placeholder
-from tests.checkpoints.cluster import Cluster, take
+from tests.checkpoints.cluster import take
 from tests.checkpoints.harness import CLUSTER, world
-from tests.level_zero.samples import run
-from tests.simulation.world import World
+from tests.restore.stored import OWNER, UNIQUE, Documents, Stored
 
-OWNER = Owner(CLUSTER, "first")
-UNIQUE = object_id(1, 1, bytes(range(16)))
-
-
-Documents = dict[int, SnapshotDocument]
 DISTANCES = (TERMS, INDEXES, restored_controller.EPOCHS, restored_controller.PRODUCER_IDS)
 
 
@@ -62,52 +49,6 @@ def _numbers(documents: Documents) -> dict[int, tuple[int, int, int, int]]:
         group: (one.term, one.index, state.cluster_epoch, state.next_producer_id)
         for group, one in documents.items()
     }
-
-
-class Stored:
-    """A bucket with one restore point of a cluster of five partitions."""
-
-    def __init__(self, made: World) -> None:
-        self.made = made
-        self.cluster = Cluster(made)
-        self.objects = self.cluster.store.objects
-        self.objects[KEY] = OWNER.document().encode()
-        self.number = take(made, self.cluster).restore_point or 0
-        assert self.number
-
-    def do(self, work: Callable[[ObjectStore], Coroutine[Any, Any, Any]]) -> Any:
-        node = self.cluster.nodes[0]
-        return run(self.made, node, work(self.cluster.store.client(node)))
-
-    def read(self, number: int | None = None) -> StoredPoint:
-        found: StoredPoint = self.do(lambda store: read_point(store, number))
-        return found
-
-    def take_again(
-        self, point: RestorePoint, made: RestoredCluster, documents: Documents, now_ms: int
-    ) -> int:
-        """A point of the restored cluster, with the states that it began with."""
-        number = 1 + max(int(name.rpartition("/")[2]) for name in self.objects if "/points/" in name)
-        groups = tuple(GroupState(group, one.index, 1) for group, one in sorted(documents.items()))
-        for group, one in documents.items():
-            self.objects[snapshot_name(CLUSTER, group, one.index, 1)] = one.encode()
-        taken = replace(
-            point,
-            number=number,
-            incarnation=made.incarnation,
-            taken_ms=now_ms,
-            attempts=number,
-            groups=groups,
-        )
-        self.objects[point_name(CLUSTER, number)] = taken.encode()
-        return number
-
-    def refused(self, number: int | None = None) -> str:
-        before = dict(self.objects)
-        with pytest.raises(CannotRestore) as refusal:
-            self.read(number)
-        assert dict(self.objects) == before
-        return str(refusal.value)
 
 
 def test_a_point_is_read_with_the_ends_of_its_partitions() -> None:
