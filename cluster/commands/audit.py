@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +59,8 @@ def audit(
     storage_options = pairs(options)
     with progress(as_json) as tell:
         tell("starting Spark")
-        run = _run(url, storage_options, name, grace, full, master, html)
+        shown = None if as_json or not sys.stderr.isatty() else tell
+        run = _run(url, storage_options, name, grace, full, master, html, shown)
     rows = [
         (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]
@@ -76,9 +79,12 @@ def _run(
     full: bool,
     master: str,
     html: Path | None,
+    tell: Callable[[str], None] | None,
 ) -> AuditRun:
+    """`tell` shows how far the audit is; None where there is no terminal."""
     # Spark takes a second to import, which no other command should pay for.
     from strandline.snapshot.spark.audits.collecting import Grace
+    from strandline.snapshot.spark.audits.progress import watched
     from strandline.snapshot.spark.audits.report import write_report
     from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
     from strandline.snapshot.spark.session import NoSpark, session
@@ -88,7 +94,8 @@ def _run(
         spark = session("strandline audit", master, short_jobs=True)
         try:
             allowed = Grace(round(grace * 1000))
-            run = run_audits(url, options, name, spark=spark, grace=allowed, full=full)
+            with nullcontext() if tell is None else watched(spark, tell):
+                run = run_audits(url, options, name, spark=spark, grace=allowed, full=full)
         finally:
             spark.stop()
     except NothingToAudit as error:
