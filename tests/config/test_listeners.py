@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.node.broker.settings import registration_of
+from strandline.node.config.listeners import LISTENER_READERS
 from strandline.node.kafka.handlers.setting_answers import broker_settings
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 from tests.config.config_file import EMPTY, GOOD, loaded, problem
@@ -190,3 +191,9 @@ def test_each_mistake_is_one_line(tmp_path: Path, text: str, words: str) -> None
 def test_what_is_meant_is_let_be(tmp_path: Path) -> None:
     open_to_all = f'insecure = true\n{GOOD}\n[listeners.a]\nhost = "10.0.0.1"\n'
     assert loaded(tmp_path, open_to_all).listeners[0].host == "10.0.0.1"
+
+
+def test_the_page_has_every_key_of_a_listener() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rows = page.partition("| key of `[listeners.NAME]` |")[2].partition("\n\n")[0]
+    assert {key for key in LISTENER_READERS if f"`{key}`" not in rows} == set()
