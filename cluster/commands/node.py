@@ -13,6 +13,7 @@ import typer
 
 from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
 from strandline.cluster.commands import node_members
+from strandline.cluster.commands.node_members import keeps_its_vote, votes_missing
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.local import NODE_PROGRAM
 from strandline.cluster.output import Json, progress, show
@@ -143,9 +144,21 @@ def drain(
         left = held = int(answer["replicas"])
         stay = ""
         began = time.monotonic()
-        while left and timeout and not undo:
+        votes = True
+        while (left or votes) and timeout and not undo:
+            rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
+            row = next((one for one in rows if one["node"] == node), {"replicas": left})
+            left, stay, votes = int(row["replicas"]), _stay(row), keeps_its_vote(rows, node)
+            if not left and not votes:
+                break
             say(f"node {node}: {left} of {held} replicas to go{stay or _time_left(held, left, began)}")
             if time.monotonic() - began > timeout:
+                if not left:
+                    raise CommandFailed(
+                        f"node {node} has no replicas, and still votes in the controller's group after"
+                        f" {timeout:g} s",
+                        "its vote goes to another node by itself: see `strandline node list`",
+                    )
                 cure = ": see `strandline cluster status` and the nodes' logs"
                 if stay:
                     cure = " once that is mended"
@@ -154,9 +167,6 @@ def drain(
                     f"it goes on by itself{cure}",
                 )
             time.sleep(_POLL_SECONDS)
-            rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
-            row = next((one for one in rows if one["node"] == node), {"replicas": left})
-            left, stay = int(row["replicas"]), _stay(row)
     if undo:
         said = f"node {node} may get replicas again; it has {left}"
     elif left:
@@ -193,9 +203,19 @@ def remove(
         say(f"node {node}: waiting until it counts as dead")
         _when_dead(addresses, "/api/nodes/remove", {"node": node})
         deadline = time.monotonic() + timeout
-        while first_answer(addresses, "GET", "/api/nodes")["replacement"] is not None:
-            say(f"node {node}: waiting until the controller's group has left it out")
+        while True:
+            told = first_answer(addresses, "GET", "/api/nodes")
+            if told["replacement"] is None and not votes_missing(told["nodes"]):
+                break
+            say(f"node {node}: waiting until the controller's group has left it out, and all its voters")
             if time.monotonic() > deadline:
+                if told["replacement"] is None:
+                    raise CommandFailed(
+                        f"node {node} is removed, and the controller's group has fewer voters than it should"
+                        f" after {timeout:g} s",
+                        "another node gets the vote by itself, once it is level: see `strandline node list`,"
+                        " and stop no other node before",
+                    )
                 raise CommandFailed(
                     f"node {node} is still a member of the controller's group after {timeout:g} s",
                     "it goes on by itself: see `strandline cluster status` and the nodes' logs",

@@ -109,3 +109,24 @@ def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
         f"{one['mesh_host']}:{one['mesh_port']}",
         f"{one['kafka_host']}:{one['kafka_port']}",
     )
+
+
+def keeps_its_vote(rows: Sequence[Mapping[str, Any]], node: int) -> bool:
+    """Whether a drained node votes in the controller's group although another could.
+
+    Nodes of earlier releases do not tell.
+    """
+    votes = any(one["node"] == node and one.get("controller_role") == "voter" for one in rows)
+    return votes and any(map(_could_vote, rows))
+
+
+def votes_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the controller's group has fewer voters than it should, and a node could be one."""
+    from strandline.node.controller.voter_choice import wanted_voters
+
+    voters = sum(one.get("controller_role") == "voter" for one in rows)
+    return voters < wanted_voters(len(rows)) and any(map(_could_vote, rows))
+
+
+def _could_vote(one: Mapping[str, Any]) -> bool:
+    return one.get("controller_role") == "learner" and not one["fenced"] and not one["draining"]

@@ -116,8 +116,8 @@ def _vote(view: View, better_than: int | None) -> Change | None:
     node = min(candidates, key=lambda one: (one in view.draining, taken[view.racks[one]], one))
     if better_than is not None and not _is_better(view, node, better_than, rest):
         return None
-    present = sum(each in view.there for each in view.voters) + 1
-    return Change(Act.VOTE, node) if present * 2 > len(view.voters) + 1 else None
+    # One more that is there leaves the majority that there is one.
+    return Change(Act.VOTE, node)
 
 
 def _is_better(view: View, node: int, voter: int, rest: Collection[int]) -> bool:

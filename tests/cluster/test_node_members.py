@@ -30,6 +30,29 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return told
 
 
+def rows(*roles: str, dead: int = 0) -> list[dict[str, Any]]:
+    return [
+        {"node": node, "controller_role": role, "fenced": node == dead, "draining": node == 1}
+        for node, role in enumerate(roles, 1)
+    ]
+
+
+def test_a_drained_node_is_waited_for_until_its_vote_has_gone_where_it_can() -> None:
+    assert command.keeps_its_vote(rows("voter", "voter", "voter", "learner"), 1)
+    assert not command.keeps_its_vote(rows("learner", "voter", "voter", "voter"), 1)
+    assert not command.keeps_its_vote(rows("voter", "voter", "voter"), 1), "no other could have it"
+    assert not command.keeps_its_vote(rows("voter", "voter", "voter", "learner", dead=4), 1)
+    assert not command.keeps_its_vote([{"node": 1, "fenced": False, "draining": True}], 1), (
+        "an earlier release"
+    )
+
+
+def test_a_removal_is_over_when_as_many_vote_as_should() -> None:
+    assert command.votes_missing(rows("voter", "none", "voter", "learner"))
+    assert not command.votes_missing(rows("voter", "voter", "voter", "learner"))
+    assert not command.votes_missing(rows("voter", "voter", "learner", dead=3))
+
+
 def test_the_level_is_the_state_machines() -> None:
     assert NEEDED_LEVEL == GROWTH
 

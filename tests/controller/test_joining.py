@@ -13,7 +13,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplaceNode,
     SetDraining,
 )
-from strandline.statemachine.controller.controller_state import REMOVED
+from strandline.statemachine.controller.controller_state import REMOVED, Replacement
 from strandline.statemachine.controller.feature_levels import GROWTH
 from tests.controller.brokers import MESH_PORT, Brokers
 from tests.simulation.node import SimNode
@@ -199,6 +199,56 @@ def test_all_founders_may_go_and_those_that_joined_start_again_without_seeds() -
         assert all(set(part.replicas) == {4, 5, 6} for part in now.partitions)
 
 
+def test_a_founder_with_its_old_file_finds_a_majority_that_joined() -> None:
+    """Its log alone has the others, and of that it knows nothing committed before it hears them."""
+    with Brokers() as brokers:
+        for node in (4, 5):
+            brokers.join(node)
+            brokers.wait(lambda node=node: joined(brokers, node), 60.0)
+        brokers.wait(lambda: whole(brokers), 60.0)
+        stays = next(node for node in (1, 2, 3) if brokers.brokers[node].host.groups[0].snapshot_index == 0)
+        for node in {1, 2, 3} - {stays}:
+            brokers.submit(4, SetDraining(node, True))
+            brokers.wait(lambda: whole(brokers), 60.0)
+            brokers.stop(node)
+            brokers.wait(lambda node=node: brokers.brokers[4].controller.machine.nodes[node].fenced)
+            assert isinstance(brokers.submit(4, RemoveNode(node)), int)
+            brokers.wait(lambda: brokers.brokers[4].controller.machine.replacement is None, 60.0)
+            brokers.wait(lambda: whole(brokers), 60.0)
+        assert brokers.brokers[brokers.leader()].host.groups[0].voters == (stays, 4, 5)
+        assert brokers.brokers[stays].host.groups[0].snapshot_index == 0
+        for node in (stays, 4, 5):
+            brokers.crash(node)
+        for node in (stays, 4):
+            brokers.start(node)
+        brokers.wait(lambda: all(brokers.registered(node) for node in (stays, 4)), 60.0)
+
+
+def test_votes_stay_while_the_group_has_a_folder_to_replace() -> None:
+    """What makes a replacement safe counts on its own steps alone."""
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        leader = brokers.brokers[brokers.leader()]
+        brokers.wait(lambda: JOINS in leader.host.groups[0].configuration.learners)
+        brokers.submit(leader.node_id, SetDraining(1 + leader.node_id % 3, True))
+        group, state = leader.host.groups[0], leader._replica.plain._state
+        assert leader.voters._next(group) is not None, "the vote of a drained node goes elsewhere"
+        state.replacement = Replacement(9, 9, 0, frozenset({0}), frozenset())
+        assert leader.voters._next(group) is None
+        state.replacement = Replacement(9, 9, 0, frozenset(), frozenset({0}))
+        assert leader.voters._next(group) is None
+        state.replacement = Replacement(9, 9, 0, frozenset({7}), frozenset({8}))
+        assert leader.voters._next(group) is not None
+        state.replacement = None
+
+
+def whole(brokers: Brokers) -> bool:
+    """Whether nothing is to be done about the members of the controller's group."""
+    leader = brokers.brokers[brokers.leader()]
+    return leader.voters._under_way is None and leader.voters._next(leader.host.groups[0]) is None
+
+
 def hosts_nothing(brokers: Brokers, node: int) -> bool:
     return set(brokers.brokers[node].host.groups) == {0}
 
@@ -214,6 +264,12 @@ def test_a_removed_id_is_not_given_again_by_itself() -> None:
         brokers.wait(lambda: brokers.brokers[1].controller.machine.replacement is None)
         assert brokers.brokers[1].members.ids == [1, 2, 3]
         assert brokers.brokers[1].members.writers == {1, 2, 3, JOINS}, "its objects are still collected"
+        brokers.start(JOINS)
+        brokers.world.run(brokers.world.now + 5)
+        assert "or the node was removed, start this node with an empty one" in (
+            brokers.brokers[JOINS].keeper.why_waiting()
+        )
+        brokers.crash(JOINS)
         brokers.world.nodes[JOINS].replace_disk()
         brokers.start(JOINS)
         assert "node 4 was removed from this cluster" in trouble(brokers)

@@ -11,6 +11,7 @@ import pytest
 from strandline.node.raft.data_folder import Standing
 from strandline.node.raft.mesh import guests
 from strandline.node.raft.mesh.guests import SeedFailed
+from strandline.node.raft.mesh.link import Link
 from strandline.node.raft.mesh.mesh import MeshReason
 from tests.raft.mesh.mesh_nodes import HOST, Node, assert_unharmed, on_loop, started
 
@@ -89,8 +90,10 @@ async def test_guests_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(guests, "MOST_GUESTS", 2)
     monkeypatch.setattr(guests, "GUEST_SECONDS", 0.3)
     one = Node(1)
+    heard: list[int] = []
 
     async def never(guest: int, standing: Standing, question: Any) -> Any:
+        heard.append(guest)
         await asyncio.sleep(60)
 
     one.mesh.guests.answering = never
@@ -100,8 +103,31 @@ async def test_guests_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyP
         said = await asyncio.gather(*(failure(guest, HOST, one.mesh.port) for guest in waiting))
         assert all("it ended the connection" in each for each in said)
         assert asyncio.get_running_loop().time() - began < SECONDS
+        assert len(heard) == 2, "the third was sent away at once"
         answers(one)
         assert await waiting[0].mesh.ask(HOST, one.mesh.port, 1, SECONDS) == ["you asked", 1]
+
+
+@on_loop
+async def test_a_guest_has_one_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, guest = Node(1), Node(9)
+    heard: list[Any] = []
+
+    async def slow(node: int, standing: Standing, question: Any) -> Any:
+        heard.append(question)
+        await asyncio.sleep(0.2)
+        return question
+
+    one.mesh.guests.answering = slow
+
+    def twice(self: guests.Asking, link: Link) -> None:
+        link.write(self._question)
+        link.write(self._question)
+
+    monkeypatch.setattr(guests.Asking, "link_up", twice)
+    async with started(one, guest, introduce=False):
+        assert "it ended the connection" in await failure(guest, HOST, one.mesh.port)
+    assert len(heard) < 2
 
 
 @on_loop
