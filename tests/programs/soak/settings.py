@@ -25,6 +25,7 @@ SETTINGS: Final = (
     f"collector.grace_seconds={GRACE_SECONDS}",
     f"retention.check_seconds={CHECK_SECONDS}",
     f"checkpoints.keep={KEPT_CHECKPOINTS}",
+    "checkpoints.interval=0",  # it takes its own, and their leases are shorter than the run
     "topics.auto_create=false",
     "log.format=json",
 )
