@@ -1,6 +1,7 @@
 """All nodes killed and all data folders deleted, again and again: is what was restored whole?
 
     scripts/restore-kills --rounds 10
+    scripts/restore-kills --rounds 10 --s3
 
 Three real nodes with 302 partitions, of which the first and the last take records of transactions, each in
 both. So their documents of a restore point are taken far apart, and a point that did not hold decisions still
@@ -26,6 +27,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -39,13 +41,18 @@ from strandline.cluster.admin_client import Unreachable
 from strandline.cluster.local_restore import restore
 from strandline.cluster.ports import free_ports
 from tests.cluster.real_cluster import RealCluster, running_cluster
+from tests.peers.s3_server import S3Server
 from tests.programs.restore_kills.writing import GROUP, SECONDS, TOPICS
 
 BETWEEN: Final = 300
 """Partitions between the two that are written to."""
+BETWEEN_IN_A_BUCKET: Final = 30
+"""A server of one process stores the documents of more of them too slowly for a restore point under load."""
 LEAST_SECONDS: Final = 10.0
 MOST_SECONDS: Final = 16.0
 """Of load before the nodes are killed."""
+LEAST_POINTS: Final = 2
+"""Of a round: the first may have begun before the load."""
 PAUSE_SECONDS: Final = 1.0
 """Between two restore points; no transaction ends while one is taken."""
 SETTINGS: Final = ("coordinator.partitions=2", "inline.seconds=2", "level_one.reconcile_seconds=2")
@@ -109,13 +116,16 @@ def judge(
         found.late_offsets += offset > min(ends[topic], last.get(topic, offset))
 
 
-def run(rounds: int, seed: int, folder: Path) -> Found:
-    """Kill and restore so often; returns the counts."""
+def run(rounds: int, seed: int, folder: Path, bucket: S3Server | None = None) -> Found:
+    """Kill and restore so often; returns the counts. The objects are in `bucket`, or in a folder."""
     chance, found = random.Random(seed), Found()
     judged: set[str] = set()
-    with running_cluster(folder / "cluster", settings=SETTINGS) as cluster:
+    storage = None if bucket is None else f"{bucket.url}/restored"
+    more = () if bucket is None else bucket.options(bucket.port)
+    with running_cluster(folder / "cluster", settings=(*SETTINGS, *more), storage=storage) as cluster:
         client = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        for name, partitions in ((TOPICS[0], 1), ("between", BETWEEN), (TOPICS[1], 1)):
+        between = BETWEEN if bucket is None else BETWEEN_IN_A_BUCKET
+        for name, partitions in ((TOPICS[0], 1), ("between", between), (TOPICS[1], 1)):
             client.create_topics([NewTopic(name, partitions, 3)])[name].result(timeout=SECONDS)
         for number in range(rounds):
             ledger, points = _until_killed(cluster, f"{number}", folder / f"ledger-{number}", chance)
@@ -152,7 +162,7 @@ def _until_killed(
     try:
         least = time.monotonic() + LEAST_SECONDS + chance.random() * (MOST_SECONDS - LEAST_SECONDS)
         limit = least + SECONDS
-        while time.monotonic() < least or (not taken[0] and time.monotonic() < limit):
+        while time.monotonic() < least or (taken[0] < LEAST_POINTS and time.monotonic() < limit):
             time.sleep(0.01)
         assert taken[0], "no restore point was taken in time"
     finally:
@@ -232,10 +242,15 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripts/restore-kills", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="kills of the whole cluster (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the kills")
+    parser.add_argument("--s3", action="store_true", help="objects in a bucket of moto's server, in memory")
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="strandline-restore-") as folder:
-        found = run(options.rounds, options.seed, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="strandline-restore-") as folder, ExitStack() as ends:
+        bucket = None
+        if options.s3:
+            bucket = S3Server(Path(folder) / "bucket", None)
+            ends.callback(bucket.close)
+        found = run(options.rounds, options.seed, Path(folder), bucket)
     said = "failed" if found.is_bad else "ok"
     print(json.dumps({**asdict(found), "ok": not found.is_bad}) if options.json else
           f"restore-kills {said}: {_line(found)}")  # fmt: skip
