@@ -102,6 +102,22 @@ def test_a_client_writes_and_reads_and_nothing_is_left(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_cluster_grows_while_it_has_records(folder: Path) -> None:
+    with strandline.local_cluster() as cluster:
+        produce(cluster, "orders", b"one")
+        cluster.grow(2)
+        assert cluster.nodes == [1, 2]
+        assert len(pids(cluster)) == 2
+        cluster.create_topic("both")
+        metadata = Producer({"bootstrap.servers": cluster.bootstrap}).list_topics("both", timeout=10)
+        assert len(metadata.topics["both"].partitions[0].replicas) == 2, "as many as there are nodes now"
+        produce(cluster, "both", b"two")
+        assert consume(cluster, "both", 1) == [b"two"]
+        assert consume(cluster, "orders", 1) == [b"one"]
+        with pytest.raises(strandline.ClusterError, match="has 2 nodes, not 1; to take one out"):
+            cluster.grow(1)
+
+
 def test_two_at_once_share_nothing(folder: Path) -> None:
     with strandline.local_cluster() as one, strandline.local_cluster() as other:
         assert len(list(folder.iterdir())) == 2
