@@ -8,7 +8,7 @@ collecting cost, `scripts/bench compaction` compares compaction with Kafka's log
 inline` compares small batches in the log with objects only, `scripts/bench partitions` tells what thousands
 of partitions cost, `scripts/bench far` what a store does that is far away, and `scripts/bench spark` what
 Spark and exports cost and grow with; their options are their own (kafka_compare.py, gc_bench.py,
-compaction_bench.py, inline_bench.py, partitions_bench.py, far_bench.py, spark_bench.py).
+compaction_bench.py, inline_bench.py, partitions_bench.py, far_bench.py, spark_bench.py, views_bench.py).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from tests.programs.bench import (
     measures,
     partitions_bench,
     spark_bench,
+    views_bench,
 )
 from tests.programs.bench.measures import FULL, QUICK, TINY, Result, Scale
 from tests.programs.bench.report import Row, lines, plain, table
@@ -140,6 +141,8 @@ def main() -> int:
         return partitions_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["far"]:
         return far_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["views"]:
+        return views_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["spark"]:
         return spark_bench.main(sys.argv[2:])
     arguments = parse()
@@ -196,13 +199,13 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions", "far", "spark"],
+        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions", "far", "spark", "views"],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
         " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help),"
         " compaction beside Kafka's log cleaner (scripts/bench compaction --help), small batches in the log"
         " beside objects only (scripts/bench inline --help), thousands of partitions"
-        " (scripts/bench partitions --help), a store that is far away (scripts/bench far --help), or Spark's"
-        " reads and audits, and exports (scripts/bench spark --help)",
+        " (scripts/bench partitions --help), a store that is far away (scripts/bench far --help), Spark's"
+        " reads and audits, and exports (scripts/bench spark --help), or views (scripts/bench views --help)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     size = parser.add_mutually_exclusive_group()

@@ -1,0 +1,1 @@
+"""Views whose processes and nodes are killed, again and again."""
