@@ -47,6 +47,8 @@ from tests.programs.views_kills.programs import QUERIES, another, expected, text
 
 PROGRAM: Final = "shops"
 CUTS: Final = 10
+SETTINGS: Final = ("topics.auto_create=false", "checkpoints.keep=100")
+"""Restore points go with the documents that they name: all cuts are to be there at the end."""
 STEP_SECONDS: Final = 4.0
 """Between two things that happen, on average."""
 AWAY_SECONDS: Final = 3.0
@@ -94,7 +96,7 @@ class Run:
     def go(self) -> Outcome:
         """All of it; nothing runs any more."""
         began = time.monotonic()
-        self._cluster.up(3, choose_ports=free_ports, settings=["topics.auto_create=false"])
+        self._cluster.up(3, choose_ports=free_ports, settings=SETTINGS)
         try:
             self._all()
         except (CommandFailed, KafkaException, Unreachable, TimeoutError, OSError) as error:
