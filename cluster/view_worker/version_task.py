@@ -90,11 +90,12 @@ class VersionTask:
         self._circuit = circuit_of(plan, around.merging())
         self.sinks = Sinks(self._circuit)
         self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
-        self._topics = {view.sink: view.topic_id for view in self.version.views}
         others = {view.topic_id for view in program.live.views} if program.live and not live else set()
-        self.kept = frozenset(name for name, topic in self._topics.items() if topic in others)
-        """Sinks whose topics the live version writes."""
-        if {digest(view.sink) for view in plan.views if view.sink} != set(self._topics):
+        self.kept = frozenset(view.topic_id for view in self.version.views if view.topic_id in others)
+        """Topics that the live version writes."""
+        if {digest(view.sink) for view in plan.views if view.sink} != {
+            view.sink for view in self.version.views
+        }:
             raise CannotRun("this release makes other operators of the program's text: apply it again")
         self._steps = Steps(self._circuit, plan.operators())
         self._way = way
@@ -112,7 +113,7 @@ class VersionTask:
         program, topics = self.link.known.program, self.link.known.topics
         self._group = group_name(program.name, program.created, None if self.live else self.attempt)
         consumer = self.around.consumer(clients.consumer_settings(self._way, self._group))
-        written = [topics[one] for one in self._topics.values() if one in topics]
+        written = [topics[one.topic_id] for one in self.version.views if one.topic_id in topics]
         settings = clients.producer_settings(self._way, self._group, limits.batch_bytes(written))
         self._outputs = Outputs(self.around.producer(settings), consumer, self.around)
         self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
@@ -283,15 +284,15 @@ class VersionTask:
         self._last_commit = self.around.monotonic()
 
     def _records(self, said: Mapping[str, Changes]) -> Iterator[tuple[str, bytes, bytes | None]]:
-        for name, changes in said.items():
-            if name in self.kept:
-                continue  # the live version writes it
-            place = self.link.known.topics.get(self._topics[name])
+        for view in self.version.views:
+            changes = said.get(view.sink)  # views with one query have one sink, and a topic each
+            if changes is None or view.topic_id in self.kept:
+                continue
+            place = self.link.known.topics.get(view.topic_id)
             if place is None:
                 raise CannotRun("the topic of a view is gone: drop the program and apply it again")
-            for key, value in json_rows.records(self._plans[name], changes):
+            for key, value in json_rows.records(self._plans[view.sink], changes):
                 if len(key) + len(value or b"") > limits.record_bytes(place):
-                    view = next(view for view in self.version.views if view.sink == name)
                     raise CannotRun(limits.too_large(view, place, key, value))
                 yield place.name, key, value
 

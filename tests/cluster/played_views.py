@@ -238,6 +238,9 @@ class PlayedConsumer:
     def assign(self, places: list[TopicPartition]) -> None:
         self._next = {(one.topic, one.partition): one.offset for one in places}
 
+    def close(self) -> None:
+        self._next = {}
+
     def pause(self, places: list[TopicPartition]) -> None:
         self._paused |= {(one.topic, one.partition) for one in places}
 

@@ -328,3 +328,33 @@ def test_an_input_that_was_clean_before_is_filled_from_through_all_its_states(tw
     again.phase = "dumping"
     with pytest.raises(HoldLost):
         again.store_state()
+
+
+def test_views_with_one_query_have_a_topic_each_also_where_one_was_there_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = TOTALS[TOTALS.index("CREATE VIEW") :].replace("totals", "again")
+    for cluster in played(
+        PlayedCluster(tmp_path / "two", {LIVE: TOTALS, NEXT: TOTALS + again}, live=LIVE), monkeypatch
+    ):
+        kept = cluster.program.live
+        following = cluster.program.next
+        assert kept is not None
+        assert following is not None
+        views = (kept.views[0], *following.views[1:])
+        cluster.program = cluster.program._replace(next=following._replace(views=views))
+        cluster.sell(*FIRST)
+        task = cluster.process(NEXT, live=False)
+        phases._fill(task)
+        phases._dump(task)
+        assert cluster.table("totals") == {}, "the live version writes it"
+        assert cluster.table("again") == cluster.totals(f"{GROUP}.{NEXT}") != {}
+        live = begun(cluster)
+        steps(cluster, live, 6)
+        cluster.program = cluster.program._replace(live=cluster.program.next, next=None)
+        task.sinks.follow(all_sinks=True)
+        task.go_live()
+        cluster.sell(*SECOND)
+        for _ in range(6):
+            task.go_on()
+        assert cluster.table("again") == cluster.table("totals") == cluster.totals(GROUP)

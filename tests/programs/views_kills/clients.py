@@ -24,6 +24,8 @@ class Sales:
         self.sales: dict[str, dict[str, Any]] = {}
         self.shops: dict[str, dict[str, Any]] = {}
         self.count = 0
+        self.refused: list[str] = []
+        """Records that were not written, and why."""
         self._chance = random.Random(seed)
         self._producer = Producer(client_config(bootstrap, enable_idempotence=True, acks="all", linger_ms=5))
         self._stop = threading.Event()
@@ -36,6 +38,10 @@ class Sales:
         self._thread.join()
         if self._producer.flush(FLUSH_SECONDS):
             raise CommandFailed("records are not acknowledged", "see the nodes' logs")
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self.refused.append(str(error))
 
     def _run(self) -> None:
         while not self._stop.wait(0.02):
@@ -54,7 +60,8 @@ class Sales:
     def _put(self, topic: str, table: dict[str, Any], key: str, row: dict[str, Any] | None) -> None:
         while True:
             try:
-                self._producer.produce(topic, None if row is None else json.dumps(row), key)
+                value = None if row is None else json.dumps(row)
+                self._producer.produce(topic, value, key, on_delivery=self._delivered)
                 break
             except BufferError:
                 self._producer.poll(0.1)
@@ -64,11 +71,11 @@ class Sales:
             table[key] = row
 
 
-def read(bootstrap: str, topic: str) -> tuple[dict[bytes, Any], int]:
+def read(bootstrap: str, topic: str, partitions: int = 1) -> tuple[dict[bytes, Any], int]:
     """A view's topic from its beginning to its end: its table, and the changes that were told twice."""
     settings = {"group_id": "views-kills", "enable_partition_eof": True, "isolation_level": "read_committed"}
     consumer = Consumer(client_config(bootstrap, enable_auto_commit=False, **settings))
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     table: dict[bytes, Any] = {}
     twice, end = 0, time.monotonic() + READ_SECONDS
     while time.monotonic() < end:
@@ -77,7 +84,10 @@ def read(bootstrap: str, topic: str) -> tuple[dict[bytes, Any], int]:
         if message is None or (error is not None and error.retriable()):
             continue
         if error is not None:
-            break  # the end
+            partitions -= 1  # the end
+            if not partitions:
+                break
+            continue
         key, value = bytes(message.key() or b""), message.value()
         row = None if value is None else json.loads(value)
         # Cleaning never takes what lies between two records of a key and leaves the first of them.

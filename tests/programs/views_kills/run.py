@@ -207,9 +207,17 @@ class Run:
             name for name, query in QUERIES.items()
             if f"CREATE VIEW {view.name} AS {query};" in program["live"]["text"]
         ) for view in wanted.views}  # fmt: skip
+        bootstrap = self._cluster.description.bootstrap
+        tables = {}
+        for topic, model in (("sales", sales.sales), ("shops", sales.shops)):
+            rows, _ = read(bootstrap, topic, 2)
+            tables[topic] = {key.decode(): row for key, row in rows.items()}
+            if tables[topic] != model and not sales.refused:
+                self.outcome.problems.append(f"topic {topic} is not what was acknowledged")
+        self.outcome.done["records refused"] = len(sales.refused)
         for topic, query in queries.items():
             end = time.monotonic() + SETTLE_SECONDS
-            right = expected(sales.sales, sales.shops, query)
+            right = expected(tables["sales"], tables["shops"], query)
             while True:
                 table, twice = read(self._cluster.description.bootstrap, topic)
                 there = {tuple(row.values()) for row in table.values()}
