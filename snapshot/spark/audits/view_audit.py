@@ -153,13 +153,14 @@ class _Point:
                 frame = table_rows(table, self._below(at, topic_id, cut))
                 frame.createOrReplaceTempView(quoted(table.name))
                 made.append(table.name)
-            topics = {view.sink: view.topic_id for view in version.views}
+            # Views with one query have one sink, and a topic each.
+            topics = {view.view: view.topic_id for view in version.views}
             for view in views:
                 answer = self._spark.sql(view.query)
                 answer.createOrReplaceTempView(quoted(view.name))
                 made.append(view.name)
                 if view.sink is not None:
-                    yield self._view(state, program.name, view, topics[view.sink], answer)
+                    yield self._view(state, program.name, view, topics[view.name], answer)
         finally:
             for name in made:
                 self._spark.catalog.dropTempView(name)
