@@ -12,6 +12,7 @@ import typer
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.output import Json, show, table
 from strandline.cluster.target import Bootstrap, Cluster, target
+from strandline.statemachine.controller.client_quota import CLIENT_ID, IP, USER, shortest
 
 if TYPE_CHECKING:
     from strandline.cluster.quota_client import Entity, QuotaClient
@@ -127,12 +128,13 @@ def _client(bootstrap: str | None, cluster: Any) -> Iterator[QuotaClient]:
 
 def _entity(*named: tuple[str | None, bool]) -> Entity:
     parts: list[tuple[str, str | None]] = []
-    for kind, (name, default) in zip(("user", "client-id", "ip"), named, strict=True):
+    for kind, (name, default) in zip((USER, CLIENT_ID, IP), named, strict=True):
         if name is not None and default:
             cause = f"--{kind} and --default-{kind} exclude each other"
             raise CommandFailed(cause, "leave one of them out", MISUSED)
         if name is not None or default:
-            parts.append((kind, name))
+            # As the cluster spells addresses: removing compares with what it lists.
+            parts.append((kind, (name and shortest(name)) or name if kind == IP else name))
     if not parts:
         cure = "write --user NAME, --client-id ID, --ip ADDRESS, or --default-user and the like"
         raise CommandFailed("no user, client id or IP address is named", cure, MISUSED)

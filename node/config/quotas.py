@@ -42,7 +42,10 @@ def _connections_of_hosts(value: Any) -> dict[str, int]:
             raise ValueError(
                 f"{pair!r} is no IP address with the number of its connections: write like 10.0.0.7:100"
             )
-        found[host_of(known)] = int(number)
+        host = host_of(known)
+        if host in found:
+            raise ValueError(f"{pair!r} is of {host}, which has a number already: name each host once")
+        found[host] = int(number)
     return found
 
 

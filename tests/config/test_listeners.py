@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.broker.settings import registration_of
+from strandline.node.broker.settings import registration_of, server_config
 from strandline.node.config.listeners import LISTENER_READERS
 from strandline.node.kafka.handlers.setting_answers import broker_settings
+from strandline.node.kafka.wire.hosts import host_of
 from strandline.statemachine.controller.controller_state import DEFAULT_LISTENER
 from tests.config.config_file import EMPTY, GOOD, loaded, problem
 
@@ -51,6 +52,53 @@ def test_clients_log_in_where_the_protocol_says_so(tmp_path: Path) -> None:
     (one,) = loaded(tmp_path, GOOD + open_to_all.replace('"SSL"', '"SASL_SSL"')).listeners
     assert one.address.mechanisms == ("PLAIN", "SCRAM-SHA-512")
     assert one.address.tls is not None
+
+
+def test_numbers_of_connections_are_of_hosts_however_these_are_spelled(tmp_path: Path) -> None:
+    def overrides(text: str) -> str:
+        return f"{GOOD}[quotas]\nmax_connections_per_ip_overrides = {text}\n"
+
+    both = '["10.0.0.7:100", " [2001:DB8:0::1]:5 "]'
+    for text in (both, '"10.0.0.7:100,2001:db8::1:5"'):
+        config = loaded(tmp_path, overrides(text))
+        found = server_config(config).max_connections_per_ip_overrides
+        assert (
+            found
+            == {"10.0.0.7": 100, "2001:db8::/64": 5}
+            == {host_of("10.0.0.7"): 100, host_of("2001:db8::2"): 5}
+        )
+    assert loaded(tmp_path, overrides('"::ffff:10.0.0.7:3"')).quotas.max_connections_per_ip_overrides == {
+        "10.0.0.7": 3
+    }
+    for text, words in {
+        '["broker-1:5"]': "is no IP address with the number of its connections: write like 10.0.0.7:100",
+        '["10.0.0.7"]': "is no IP address with",
+        '["10.0.0.7:0"]': "is no IP address with",
+        '["10.0.0.7:-1"]': "is no IP address with",
+        '["10.0.0.7:2147483648"]': "is no IP address with",
+        "7": 'is not a list like ["10.0.0.7:100"]',
+        "[7]": 'is not a list like ["10.0.0.7:100"]',
+        '["2001:db8::1:5", "2001:db8::2:6"]': "is of 2001:db8::/64, which has a number already",
+    }.items():
+        assert words in problem(tmp_path, overrides(text)), text
+
+
+def test_bounds_of_connections_are_read_and_reach_the_server(tmp_path: Path) -> None:
+    given = "[quotas]\nmax_connections = 7\nmax_connections_per_ip = 3\nmax_connection_creation_rate = 5\n"
+    own = "[listeners.a]\nmax_connections = 2\nmax_connection_creation_rate = 4\n"
+    config = loaded(tmp_path, GOOD + given + own)
+    server = server_config(config)
+    assert (server.max_connections, server.max_connections_per_ip) == (7, 3)
+    assert server.max_connection_creation_rate == 5
+    (one,) = config.listeners
+    assert (one.address.max_connections, one.address.max_connection_creation_rate) == (2, 4)
+    told = {one.name: one.value for one in broker_settings(config, EMPTY)}
+    assert (told["max.connections"], told["max.connections.per.ip"]) == ("7", "3")
+    assert told["max.connection.creation.rate"] == "5"
+    usual = {one.name: one.value for one in broker_settings(loaded(tmp_path), EMPTY)}
+    assert (usual["max.connections.per.ip"], usual["max.connection.creation.rate"]) == ("2147483647",) * 2
+    assert "0 to" in problem(tmp_path, GOOD + "[quotas]\nmax_connections_per_ip = -1\n")
+    assert "1 to" in problem(tmp_path, GOOD + "[quotas]\nmax_connections = 0\n")
 
 
 BEARER = f'{SASL}plain_without_tls = true\nmechanisms = ["OAUTHBEARER"]\n'

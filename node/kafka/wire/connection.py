@@ -162,19 +162,16 @@ class Connection(asyncio.BufferedProtocol):
         if not unsent or unsent < self._unsent:
             self._unsent_moved = now
         self._unsent = unsent
+        idle = not (self._slots or unsent or (self._parser.wanted and not self._held))
         if now - self._unsent_moved > config.slow_reader_seconds:
             self.close(CloseReason.SLOW_READER, f"no answer taken for {config.slow_reader_seconds:g} s")
         elif (
             self._reading and self._parser.waits_for_bytes and now - self._frame_since > config.frame_seconds
         ):
             self.close(CloseReason.SLOW_SENDER, f"a frame not complete after {config.frame_seconds:g} s")
-        elif (
-            not self._slots
-            and not unsent
-            and not self._parser.wanted
-            and now - self._moved > config.idle_seconds
-        ):
-            self.close(CloseReason.IDLE, f"no request for {config.idle_seconds:g} s")
+        elif idle and now - self._moved > config.idle_seconds:
+            missed = "no turn among max_connections" if self._held else "no request"
+            self.close(CloseReason.IDLE, f"{missed} for {config.idle_seconds:g} s")
 
     def close(self, reason: CloseReason, message: str) -> None:
         """End the connection from this side, at once, and say why."""
@@ -220,11 +217,14 @@ class Connection(asyncio.BufferedProtocol):
             # What holds memory goes on: its frame was admitted before the mute began.
             if self._mute.on and not slot.overlaps:
                 return
-            if self._server.messages.lacks(slot.frame):
+            if self._lacks_messages(slot):
                 self._server.messages.load(slot.frame, self.take)
                 return
             self._waiting.popleft()
             self._start(slot)
+
+    def _lacks_messages(self, slot: RequestSlot) -> bool:
+        return self._server.messages.lacks(slot.frame)
 
     def _start(self, slot: RequestSlot) -> None:
         frame, slot.frame = slot.frame, NO_FRAME

@@ -21,6 +21,8 @@ from strandline.statemachine.controller.quota_set import QuotaSet
 
 MAX_WAITING: Final = 500
 """Connections of a listener that wait for their turn; as many as may shake hands."""
+MAX_WAITING_OF_HOST: Final = 250
+"""As many of one host: half of all, so that one machine leaves room to the others."""
 MAX_DELAYED: Final = 500
 """Connections that are kept open for a while before they are closed: above it they are closed at once."""
 MAX_TRACKED: Final = 10_000
@@ -38,12 +40,12 @@ class TurnedAway(NamedTuple):
 class Place:
     """A connection's place among those that the node takes, or its place in the queue for one."""
 
-    __slots__ = ("_host", "_left", "_queue", "_quotas", "inside", "on_turn", "ready_at")
+    __slots__ = ("_left", "_queue", "_quotas", "host", "inside", "on_turn", "ready_at")
 
     def __init__(self, quotas: ConnectionQuotas, queue: _Queue, host: str) -> None:
         self._quotas = quotas
         self._queue = queue
-        self._host = host
+        self.host = host
         self._left = False
         self.on_turn: Callable[[], None] | None = None
         self.inside = False
@@ -55,7 +57,7 @@ class Place:
         """The connection is gone; further calls do nothing."""
         if not self._left:
             self._left = True
-            self._quotas.left(self, self._queue, self._host)
+            self._quotas.left(self, self._queue)
 
     def let_in(self) -> None:
         """Its turn has come."""
@@ -73,7 +75,14 @@ class _Queue:
         self.window = RateWindow(config)
         self.open = 0
         self.waiting: deque[Place] = deque()
+        self.waiting_of = Counter[str]()
         self.timer: asyncio.TimerHandle | None = None
+
+    def waits_no_more(self, host: str) -> None:
+        """One connection of this host is out of the queue."""
+        self.waiting_of[host] -= 1
+        if not self.waiting_of[host]:
+            del self.waiting_of[host]
 
 
 class ConnectionQuotas:
@@ -113,17 +122,22 @@ class ConnectionQuotas:
         if len(queue.waiting) >= MAX_WAITING:
             message = f"listener {listener}: {MAX_WAITING} other connections wait for their turn"
             return TurnedAway(0.0, CloseReason.FULL, message)
+        if queue.waiting_of.get(host, 0) >= MAX_WAITING_OF_HOST:
+            message = f"listener {listener}: {MAX_WAITING_OF_HOST} other connections of this host wait"
+            return TurnedAway(0.0, CloseReason.FULL, message)
         place = Place(self, queue, host)
         self._hosts[host] += 1
         queue.waiting.append(place)
+        queue.waiting_of[host] += 1
         self._advance(queue)
         if not place.inside:
             self.waited += 1
         place.on_turn = on_turn
         return place
 
-    def left(self, place: Place, queue: _Queue, host: str) -> None:
+    def left(self, place: Place, queue: _Queue) -> None:
         """Give a place back, and let in those that waited for it."""
+        host = place.host
         self._hosts[host] -= 1
         if not self._hosts[host]:
             del self._hosts[host]
@@ -132,6 +146,7 @@ class ConnectionQuotas:
             queue.open -= 1
         else:
             queue.waiting.remove(place)
+            queue.waits_no_more(host)
         if self.waiting and not self._waking:
             self._waking = True
             self._loop.call_soon(self._wake)
@@ -204,6 +219,7 @@ class ConnectionQuotas:
         if self._open >= self._config.max_connections or (queue.most and queue.open >= queue.most):
             return False
         queue.waiting.popleft()
+        queue.waits_no_more(place.host)
         self._open += 1
         queue.open += 1
         place.let_in()

@@ -35,16 +35,26 @@ class SaslConnection(Connection):
         super().__init__(server, session)
         self._sasl_server = server
         self._parser.max_frame_bytes = server.config.max_login_bytes
-        self._opened = server.loop.time()
+        self._came_in = 0.0
         self._logging_in = False
         self._host = ""
         self._logins = 0
         """Logins that were counted."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        server, config = self._sasl_server, self._config
         super().connection_made(transport)
         self._host = host_of(self._client)
+        if not self._held:
+            self._begin_login()
+
+    def let_in(self) -> None:
+        self._begin_login()
+        super().let_in()
+
+    def _begin_login(self) -> None:
+        """Count it, and its time: one that waits for its turn is asked for no login."""
+        server, config = self._sasl_server, self._config
+        self._came_in = server.loop.time()
         server.logging_in += 1
         server.logging_in_of[self._host] += 1
         self._logging_in = True
@@ -62,29 +72,38 @@ class SaslConnection(Connection):
     def check(self, now: float) -> None:
         seconds = self._config.login_seconds
         sasl = self._sasl
-        began = self._opened if self._logging_in else sasl.began
+        began = self._came_in if self._logging_in else sasl.began
         if (self._logging_in or sasl.exchange is not None) and now - began > seconds:
             self.close(CloseReason.LOGIN, f"listener {sasl.listener}: no login within {seconds:g} s")
         super().check(now)
 
-    def _start(self, slot: RequestSlot) -> None:
+    def _refusal(self, slot: RequestSlot) -> tuple[CloseReason, str] | None:
+        """Reason to end the connection for a request that its client may not make now."""
         sasl, key = self._sasl, None if slot.api is None else slot.api.key
         asked = "an unknown request" if key is None else key.name
         if not sasl.logged_in or sasl.exchange is not None:
             if key not in BEFORE_LOGIN:
                 when = "during another login" if sasl.logged_in else "before its login"
-                message = f"listener {sasl.listener}: the client sent {asked} {when}"
-                self._fail(slot, CloseReason.LOGIN, message)
-                return
+                return CloseReason.LOGIN, f"listener {sasl.listener}: the client sent {asked} {when}"
         elif (
             sasl.expires is not None
             and self._sasl_server.loop.time() >= sasl.expires
             and key is not ApiKey.SASL_HANDSHAKE
         ):
             message = f"listener {sasl.listener}: {sasl.principal} sent {asked} after its login had expired"
-            self._fail(slot, CloseReason.SESSION, message)
-            return
-        super()._start(slot)
+            return CloseReason.SESSION, message
+        return None
+
+    def _lacks_messages(self, slot: RequestSlot) -> bool:
+        # Those that are refused are not imported: a stranger would have the node import all.
+        return self._refusal(slot) is None and super()._lacks_messages(slot)
+
+    def _start(self, slot: RequestSlot) -> None:
+        refused = self._refusal(slot)
+        if refused is None:
+            super()._start(slot)
+        else:
+            self._fail(slot, *refused)
 
     def _answer(self, slot: RequestSlot, answer: Any) -> None:
         super()._answer(slot, answer)

@@ -21,7 +21,15 @@ from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.client_quota import CONNECTION_RATE, QuotaEntity
 from strandline.statemachine.controller.quota_set import QuotaSet
 from tests.kafka.wire.certificates import Authority
-from tests.kafka.wire.server_harness import Client, EchoHandler, Served, init, serve, settle
+from tests.kafka.wire.server_harness import (
+    Client,
+    EchoHandler,
+    Served,
+    api_versions,
+    init,
+    serve,
+    settle,
+)
 
 
 class Clock:
@@ -231,6 +239,25 @@ def test_the_queue_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     made.place(listener="b")
 
 
+def test_one_host_leaves_room_to_others_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_quotas, "MAX_WAITING_OF_HOST", 2)
+    made = door(max_connections=1)
+    first = made.place("1")
+    waiting = [made.place("2"), made.place("3")]
+    away = made.away()
+    assert (away.reason, away.seconds) == (CloseReason.FULL, 0.0)
+    assert "2 other connections of this host wait" in away.message
+    made.place("other", client="10.0.0.2")
+    waiting[1].leave()
+    made.place("4")
+    made.away()
+    first.leave()
+    made.clock.pass_()
+    assert made.names == ["1", "2"]
+    made.place("5")
+    made.away()
+
+
 # At a server.
 
 
@@ -350,3 +377,41 @@ def test_a_node_that_stops_closes_those_that_wait_and_those_that_were_turned_awa
 
     with secure(tmp_path) as (tls, context), asyncio.Runner(loop_factory=loops) as runner:
         runner.run(body(tls, context))
+
+
+@both
+def test_the_time_of_a_login_begins_with_its_turn(loops: Loops) -> None:
+    async def body() -> None:
+        short: dict[str, Any] = {"login_seconds": 0.3, "sweep_seconds": 0.05}
+        async with serve(
+            EchoHandler(), mechanisms=("PLAIN",), max_connections=1, max_logging_in=1, **short
+        ) as served:
+            first, second = await begun(served), await begun(served)
+            assert await first.ended(), "it did not log in, and has no right to make the other wait"
+            second.writer.write(api_versions(1))
+            assert await second.answer() == 1, "it waited as long as a login may take"
+            third = await begun(served)
+            third.writer.write(api_versions(1))
+            assert served.server.logging_in == 1, "one that waits is asked for no login"
+            assert await second.ended()
+            assert await third.answer() == 1
+            assert served.reasons() == ["not_logged_in"] * 2
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(body())
+
+
+@both
+def test_one_whose_turn_never_comes_is_closed_in_time(loops: Loops) -> None:
+    async def body() -> None:
+        async with serve(EchoHandler(), max_connections=1, sweep_seconds=0.05, idle_seconds=1.5) as served:
+            first, second = await begun(served), await begun(served)
+            second.writer.write(init(9))
+            ended = asyncio.ensure_future(second.ended())
+            while not ended.done():
+                assert await speaks(first, None)
+                await asyncio.sleep(0.02)
+            assert [one.message for one in served.problems] == ["no turn among max_connections for 1.5 s"]
+
+    with asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(body())

@@ -16,7 +16,7 @@ import pytest
 from strandline.node.kafka.wire import message_loader, response_types
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.message_loader import MessageLoader
-from tests.kafka.wire.server_harness import EchoHandler, commit, init, serve, settle
+from tests.kafka.wire.server_harness import EchoHandler, api_versions, commit, init, serve, settle
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -82,6 +82,23 @@ async def test_a_connection_that_goes_meanwhile_is_forgotten(monkeypatch: pytest
         await settle(20)
         assert served.server.request_bytes == 0
         assert served.problems == []
+
+
+@on_a_loop
+async def test_a_stranger_has_nothing_imported_but_what_a_login_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serve(EchoHandler(), mechanisms=("PLAIN",)) as served:
+        gate = Gate(monkeypatch)
+        gate.open.set()
+        for frame in (init(1), commit(2)):
+            client = await served.client()
+            client.writer.write(frame)
+            assert await client.ended()
+        client = await served.client()
+        client.writer.write(api_versions(3))
+        assert await client.answer() == 3
+        assert gate.asked == [(ApiKey.API_VERSIONS, 0)]
 
 
 @on_a_loop
