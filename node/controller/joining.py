@@ -78,11 +78,16 @@ class Joining(PeriodicPart):
         host, owner = self._host, self._storage()
         if owner is None:
             return
-        if any(host.connected(node) for node in self._members.addresses()):
+        connected = [one for node, one in self._members.addresses().items() if host.connected(node)]
+        if connected:
             self.trouble = None
-            return
+            if not self._members.have_elsewhere(self._command.mesh_host, self._command.mesh_port):
+                return
+            # Nodes with higher ids dial this one, at its address before: the controller's leader may be one.
         question, failures = [encode(self._command), owner.incarnation], list[str]()
-        asked = dict.fromkeys([*self._seeds, *(SeedAddress(*one) for one in self._others.values())])
+        asked = dict.fromkeys(
+            [*self._seeds, *(SeedAddress(*one) for one in (*connected, *self._others.values()))]
+        )
         self._others = {}
         for seed in asked:
             try:

@@ -64,6 +64,11 @@ class Members:
         told = {node: (known.mesh_host, known.mesh_port) for node, known in self._machine.nodes.items()}
         return {**self._configured, **self._host.known_addresses, **told}
 
+    def have_elsewhere(self, host: str, port: int) -> bool:
+        """Whether the controller has another address of this node than the one at which it listens."""
+        known = self._machine.nodes.get(self._host.node_id)
+        return known is not None and (known.mesh_host, known.mesh_port) != (host, port)
+
     def follow(self, told: dict[int, Address] | None = None) -> None:
         """Have the mesh know the members as they are now; `told` are addresses that a seed gave."""
         machine, me = self._machine, self._host.node_id

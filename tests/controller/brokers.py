@@ -57,6 +57,8 @@ class Brokers:
         """Other secrets, of nodes that are configured wrongly."""
         self.seeds: tuple[int, ...] = tuple(self.nodes)
         """Those that a node which joins asks."""
+        self.mesh_ports: dict[int, int] = {}
+        """Other ports than MESH_PORT, of nodes that listen there."""
         self.leader_rebalance = leader_rebalance
         self.replace_lost_disks = replace_lost_disks
         self.racks = racks or {}
@@ -81,7 +83,7 @@ class Brokers:
         return NodeConfig(
             NodeSection(node, "/data", self.racks.get(node, "")),
             self._cluster(node, peers),
-            MeshSection(host, MESH_PORT),
+            MeshSection(host, self.mesh_ports.get(node, MESH_PORT)),
             KafkaSection(host, KAFKA_PORT),
             AdminSection(host, ADMIN_PORT),
             StorageSection("memory://"),

@@ -99,6 +99,27 @@ def test_founders_with_their_old_files_find_a_node_that_joined() -> None:
         assert not brokers.brokers[JOINS].host.groups[0].is_leader
 
 
+def test_a_node_with_another_address_is_found_by_a_leader_that_has_to_dial_it() -> None:
+    """It hears the other members, but not the one that has to take its registration."""
+    with Brokers(leader_rebalance=False) as brokers:
+        for node in (JOINS, 5):
+            brokers.join(node)
+            brokers.wait(lambda node=node: joined(brokers, node), 60.0)
+        brokers.wait(lambda: whole(brokers), 60.0)
+        assert brokers.brokers[brokers.leader()].host.groups[0].transfer(5)
+        brokers.wait(lambda: brokers.brokers[5].host.groups[0].is_leader)
+        brokers.crash(JOINS)
+        brokers.mesh_ports[JOINS] = MESH_PORT + 1
+        brokers.start(JOINS)
+        brokers.wait(lambda: joined(brokers), 60.0)
+        assert brokers.brokers[5].host.groups[0].is_leader
+        assert brokers.brokers[1].members.addresses()[JOINS][1] == MESH_PORT + 1
+        assert not brokers.brokers[JOINS].joining.trouble
+        index = brokers.brokers[5].host.groups[0].commit
+        brokers.world.run(brokers.world.now + 4)
+        assert brokers.brokers[5].controller.machine.version <= index, "it asks no more"
+
+
 def test_an_id_in_use_is_refused_and_says_what_to_do() -> None:
     with Brokers() as brokers:
         brokers.join(JOINS)

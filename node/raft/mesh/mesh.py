@@ -132,16 +132,16 @@ class Mesh:
     def set_peer(self, node_id: int, host: str, port: int, also: tuple[str, int] | None = None) -> None:
         """Accept that node from now on; dial it if its id is lower, again if its address has changed.
 
-        It is dialled by turns with another address of it, `also`.
+        It is dialled by turns with `also`. A link that is up stays: by it addresses of long ago may come.
         """
         _check_node_id(node_id)
         if not 1 <= port <= 65535:
             raise ValueError(f"the port of node {node_id} is 1 to 65535, not {port}")
         if node_id == self._identity.node_id:
             raise ValueError(f"node {node_id} cannot be a peer of itself")
-        known = self._peers.get(node_id)
+        known, dials = self._peers.get(node_id), node_id < self._identity.node_id
         addresses = ((host, port),) if also in (None, (host, port)) else ((host, port), also)
-        if known is not None and (known.addresses[0] == (host, port) or node_id > self._identity.node_id):
+        if known is not None and (known.link or known.addresses[0] == (host, port) or not dials):
             known.addresses = addresses
             return
         self.remove_peer(node_id)

@@ -99,6 +99,7 @@ async def test_a_node_that_dials_itself_or_its_twin() -> None:
         assert not (await two.problem(MeshReason.OWN_NODE_ID)).fatal, "no stranger may stop this node"
         await assert_unharmed(one, two)
         two.problems.clear()
+        two.mesh.remove_peer(1)
         two.mesh.set_peer(1, HOST, two.mesh.port)
         assert "it is this node itself, 2: correct the peer's address" in str(
             await two.problem(MeshReason.OWN_NODE_ID)
