@@ -192,6 +192,7 @@ async def _by_password(context: BrokerContext, token: bytes, address: str) -> st
     async with context.login_turns.turn(address):
         found = credential_of_user(context.controller.machine.credentials, user)
         right = await is_users_password(found, user, password, secret, loop=context.loop)
-    if not right:
+    # The controller may have changed or deleted it meanwhile.
+    if not right or found != credential_of_user(context.controller.machine.credentials, user):
         raise ScramFailed(f"user {user!r} is unknown, or its password is wrong")
     return user

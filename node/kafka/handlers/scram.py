@@ -124,8 +124,8 @@ class ScramExchange:
             raise wrong
         client_key = bytes(a ^ b for a, b in zip(proof, signature, strict=True))
         right = hmac.compare_digest(hashlib.new(name, client_key).digest(), credential.stored_key)
-        if not right or not self._known:
-            raise wrong
+        if not right or not self._known or self._find(self.user) != credential:
+            raise wrong  # the last: it was changed or deleted since the first message
         return b"v=" + base64.b64encode(hmac.digest(credential.server_key, transcript, name))
 
 

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers import sasl, scram
 from strandline.node.kafka.handlers.context import BrokerContext
+from strandline.node.kafka.handlers.passwords import is_users_password
 from strandline.node.kafka.handlers.sasl import AGAIN_SECONDS, FAILED_SECONDS
 from strandline.node.kafka.handlers.scram import (
     LoginFailed,
@@ -206,6 +207,45 @@ def test_a_proof_of_another_binding_or_nonce_is_no_proof(other: dict[str, str]) 
     final = client.final(exchange.first(client.first()), **other)
     with pytest.raises(ScramFailed):
         exchange.final(final)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize("password", [None, "another"])
+def test_a_user_that_goes_or_changes_during_its_login_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch, mechanism: str, password: str | None
+) -> None:
+    async def test() -> None:
+        node, compare = await with_users(), is_users_password
+        admin, own = node.session, SaslSession("public", mechanisms=ALL)
+
+        async def change() -> None:
+            node.session = admin
+            if password is not None:
+                await add(node, "alice", password)
+            else:
+                gone = {"name": "alice", "mechanism": int(SHA_256)}
+                answer = await node.ask(ALTER, deletions=(gone,), upsertions=())
+                assert answer.results[0].error_code is ErrorCode.none
+            node.session = own
+
+        async def compared(*given: Any, **more: Any) -> bool:
+            right = await compare(*given, **more)
+            await change()
+            return right
+
+        monkeypatch.setattr(sasl, "is_users_password", compared)
+        node.session, client = own, ScramClient("alice", "wonder,land=")
+        await node.ask(HANDSHAKE, mechanism=mechanism)
+        if mechanism == "PLAIN":
+            answer = await node.ask(AUTHENTICATE, auth_bytes=b"\0alice\0wonder,land=")
+        else:
+            answer = await node.ask(AUTHENTICATE, auth_bytes=client.first())
+            await change()
+            answer = await node.ask(AUTHENTICATE, auth_bytes=client.final(answer.auth_bytes))
+        assert answer.error_code is ErrorCode.sasl_authentication_failed
+        assert not own.logged_in
+
+    asyncio.run(test())  # with real threads
 
 
 @pytest.mark.parametrize(
