@@ -113,6 +113,11 @@ class ConnectionQuotas:
         """Have a listener, with its own bounds; 0 for none."""
         self._queues[listener] = _Queue(self._config, max_connections, rate)
 
+    def most(self, listener: str) -> int:
+        """Connections that a listener may have, by its own bound and the node's."""
+        own = self._queues[listener].most
+        return min(own, self._config.max_connections) if own else self._config.max_connections
+
     def enter(self, listener: str, client: str, on_turn: Callable[[], None]) -> Place | TurnedAway:
         """A place for a connection from this address; `on_turn` is called if its turn comes later."""
         host = host_of(client)

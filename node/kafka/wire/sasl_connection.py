@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.connection import Connection
+from strandline.node.kafka.wire.connection_quotas import ConnectionQuotas
 from strandline.node.kafka.wire.framing import NO_FRAME
 from strandline.node.kafka.wire.hosts import host_of
 from strandline.node.kafka.wire.listener import Listener
@@ -21,6 +22,7 @@ BEFORE_LOGIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, Api
 class SaslServer(Listener, Protocol):
     """The server, as connections use it whose clients have to log in."""
 
+    quotas: ConnectionQuotas
     logging_in: int
     """Connections that have not logged in yet."""
     logging_in_of: Counter[str]
@@ -61,7 +63,8 @@ class SaslConnection(Connection):
         most = config.max_logging_in
         if server.logging_in > most:
             self.close(CloseReason.FULL, f"{most} other connections have not logged in yet")
-        most = config.max_logging_in_of_host
+        # No bound of all connections is one host's to use up without a login.
+        most = min(config.max_logging_in_of_host, max(server.quotas.most(self.session.listener) // 2, 1))
         if server.logging_in_of[self._host] > most:
             self.close(CloseReason.FULL, f"{most} other connections of this host have not logged in yet")
 

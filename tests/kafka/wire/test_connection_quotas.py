@@ -124,13 +124,17 @@ def test_a_listener_has_a_number_of_its_own_and_the_other_goes_on() -> None:
     made.quotas.serve("b", 0, 0)
     one = made.place("a1", listener="a")
     made.place("a2", listener="a")
-    made.place("b1", listener="b")
+    other = made.place("b1", listener="b")
     made.place("b2", listener="b")
     made.place("b3", listener="b")
     assert made.names == ["a1", "b1", "b2"]
+    assert [made.quotas.most(name) for name in "ab"] == [1, 3]
     one.leave()
     made.clock.pass_()
     assert made.names == ["a1", "b1", "b2", "a2"], "both wait, and the turn goes round"
+    other.leave()
+    made.clock.pass_()
+    assert made.names[4:] == ["b3"], "where the first listener has none that waits"
 
 
 def test_a_rate_is_kept_and_those_above_it_wait() -> None:
@@ -191,6 +195,13 @@ def test_the_quota_of_all_addresses_is_of_each_host_by_itself() -> None:
     made.place("other", client="2001:db8:0:1::1")
 
 
+def test_an_address_with_a_quota_of_its_own_has_it_by_itself() -> None:
+    made = door({"": 1.0, "2001:db8::7": 1.0}, windows=2)
+    while isinstance(made.enter("", "2001:db8::1"), Place):
+        pass
+    made.place("own", client="2001:db8::7")
+
+
 def test_addresses_are_forgotten_those_first_that_connected_least_lately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -218,6 +229,12 @@ def test_a_host_has_so_many_connections_or_those_of_its_own_setting() -> None:
     made.away("10.0.0.2")
     first.leave()
     made.place()
+
+
+def test_what_is_above_a_hosts_number_counts_in_its_rate() -> None:
+    made = door({"": 2.0}, windows=2, max_connections_per_ip=1)
+    made.place()
+    assert [made.away().reason for _ in range(3)] == [CloseReason.FULL, CloseReason.RATE, CloseReason.RATE]
 
 
 def test_none_comes_in_any_more_where_a_node_stops() -> None:

@@ -186,6 +186,23 @@ def test_logins_of_one_host_leave_room_to_others() -> None:
     run(test)
 
 
+def test_one_host_without_logins_has_half_of_the_connections_that_there_may_be() -> None:
+    async def test() -> None:
+        async with served(Login(), max_connections=4) as server:
+            clients = [await server.client() for _ in range(2)]
+            await settle()
+            third = await server.client()
+            assert await third.ended()
+            assert "2 other connections of this host have not logged in yet" in str(server.problems)
+            clients[0].writer.write(authenticate(1, b"yes"))
+            assert await clients[0].answer() == 1
+            fourth = await server.client()
+            fourth.writer.write(authenticate(1, b"yes"))
+            assert await fourth.answer() == 1, "those that have logged in are not in it"
+
+    run(test)
+
+
 def test_after_the_end_of_a_login_only_another_one_is_answered() -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
