@@ -19,6 +19,7 @@ from strandline.node.kafka.wire.connection_quotas import ConnectionQuotas, Place
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 from strandline.node.tls.keeper import TlsSettings
 from strandline.statemachine.controller.client_quota import CONNECTION_RATE, QuotaEntity
+from strandline.statemachine.controller.controller_commands import AlterClientQuotas
 from strandline.statemachine.controller.quota_set import QuotaSet
 from tests.kafka.wire.certificates import Authority
 from tests.kafka.wire.server_harness import (
@@ -71,6 +72,7 @@ class Door:
         rates = {ip: {CONNECTION_RATE: rate} for ip, rate in (quotas or {}).items()}
         known = QuotaSet((QuotaEntity(None, None, ip), values) for ip, values in rates.items())
         loop: Any = self.clock
+        self.known = known
         self.quotas = ConnectionQuotas(ServerConfig(**config), lambda: known, loop=loop)
         self.came: list[tuple[str, float]] = []
 
@@ -175,6 +177,16 @@ def test_an_address_above_its_rate_is_turned_away_after_a_while_and_uses_up_noth
     assert len(made.names) == 42, "an address without a quota, and no place is taken"
     made.clock.pass_(1.6)
     assert isinstance(made.enter(), Place), "what was turned away counts nowhere"
+
+
+def test_an_address_whose_quota_was_lowered_is_closed_after_a_second_and_not_when_it_is_below() -> None:
+    made = door({"10.0.0.1": 1000.0})
+    for _ in range(100):
+        made.place()
+    made.known.alter(AlterClientQuotas(None, None, [(CONNECTION_RATE, 1.0)], "10.0.0.1"))
+    assert made.away().seconds == 1.0
+    made.known.alter(AlterClientQuotas(None, None, [(CONNECTION_RATE, None)], "10.0.0.1"))
+    made.place("without a quota")
 
 
 def test_no_more_than_so_many_are_kept_open_to_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
