@@ -42,7 +42,9 @@ def move_on(
     state.cluster_epoch += steps * EPOCHS
     state.next_group += steps * GROUPS
     state.next_producer_id = next_producer_id
-    state.folders = {
+    # Ids of removed nodes are given to no other, and what these nodes wrote is still collected.
+    removed = {node: folder for node, folder in state.folders.items() if folder.folder == REMOVED}
+    state.folders = removed | {
         node: NodeFolder(_generation(state, node) + 1, folder) for node, folder in sorted(folders.items())
     }
     for registration in state.nodes.values():

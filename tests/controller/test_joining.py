@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
-from strandline.node.controller.controller_voters import ControllerVoters
+from strandline.node.controller.controller_voters import AWAY_SECONDS, ControllerVoters
+from strandline.node.controller.voter_choice import Act, Change
 from strandline.node.objectstore.storage_owner import KEY
+from strandline.node.raft.data_folder import Standing
+from strandline.node.raft.folder_file import FolderKey
+from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_commands import (
     MoveReplicas,
     RemoveNode,
     ReplaceNode,
     SetDraining,
+    encode,
 )
 from strandline.statemachine.controller.controller_state import REMOVED, Replacement
 from strandline.statemachine.controller.feature_levels import GROWTH
@@ -264,6 +269,78 @@ def test_votes_stay_while_the_group_has_a_folder_to_replace() -> None:
         state.replacement = None
 
 
+def test_who_counts_as_there_and_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Brokers() as brokers:
+        leader = brokers.brokers[brokers.leader()]
+        voters, group, state = leader.voters, leader.host.groups[0], leader._replica.plain._state
+        one, other = (node for node in (1, 2, 3) if node != leader.node_id)
+        brokers.wait(lambda: voters._view(group).there == {1, 2, 3})
+        silence: dict[int, float | None] = {
+            one: AWAY_SECONDS + 1,
+            other: AWAY_SECONDS - 1,
+            leader.node_id: None,
+        }
+        monkeypatch.setattr(voters, "_silent_seconds", silence.get)
+        assert voters._view(group).away == {one}
+        registered = state.nodes[one]
+        state.put_node(registered._replace(fenced=True))
+        assert voters._view(group).there == {leader.node_id, other}, "a dead one is not there"
+        state.put_node(registered)
+        monkeypatch.setattr(RaftGroup, "keeps_up", lambda self, node: node != other)
+        assert voters._view(group).there == {leader.node_id, one}, "nor is one that lags"
+
+
+def test_a_leader_that_cannot_know_what_holds_now_changes_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Brokers() as brokers:
+        leader = brokers.brokers[brokers.leader()]
+        brokers.submit(1, SetDraining(1 + leader.node_id % 3, True))
+
+        async def never(seconds: float) -> bool:
+            return False
+
+        monkeypatch.setattr(leader.voters._controller, "catch_up", never)
+        monkeypatch.setattr(leader.voters, "_next", lambda group: Change(Act.UNVOTE, 1 + leader.node_id % 3))
+        brokers.world.run(brokers.world.now + 3)
+        assert leader.host.groups[0].voters == (1, 2, 3)
+
+
+def test_a_question_about_another_folder_than_the_one_that_asks_is_refused() -> None:
+    with Brokers() as brokers:
+        command = brokers.brokers[2].joining._command
+        answering = brokers.brokers[1].host.mesh.guests.answering
+        assert command is not None
+        assert answering is not None
+        incarnation = brokers.brokers[1].controller.machine.incarnation
+        for node, folder in ((2, command.folder + 2), (3, command.folder)):
+            standing = Standing(FolderKey(0, folder))
+            answer = brokers.run(1, answering(node, standing, [encode(command), incarnation]))
+            assert answer == ["refused", "that is no question about the node that asks"]
+
+
+def test_a_member_that_cannot_know_the_members_lets_none_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Brokers() as brokers:
+        member = brokers.brokers[1]
+        command, answering = brokers.brokers[2].joining._command, member.host.mesh.guests.answering
+        assert command is not None
+        assert answering is not None
+
+        def refusal() -> str:
+            standing = Standing(FolderKey(0, command.folder))
+            incarnation = member.controller.machine.incarnation
+            kind, why, *_ = brokers.run(1, answering(2, standing, [encode(command), incarnation]))
+            assert kind == "refused"
+            return str(why)
+
+        async def never(seconds: float) -> bool:
+            return False
+
+        with monkeypatch.context() as alone:
+            alone.setattr(member.controller, "catch_up", never)
+            assert refusal().startswith("the controller has no leader that it hears: start more nodes")
+        monkeypatch.setattr(member.keeper, "disowned", lambda: "it was replaced")
+        assert refusal() == "it cannot let another in: it was replaced"
+
+
 def whole(brokers: Brokers) -> bool:
     """Whether nothing is to be done about the members of the controller's group."""
     leader = brokers.brokers[brokers.leader()]
@@ -284,6 +361,7 @@ def test_a_removed_id_is_not_given_again_by_itself() -> None:
         assert brokers.submit(1, RemoveNode(JOINS)) == 1
         brokers.wait(lambda: brokers.brokers[1].controller.machine.replacement is None)
         assert brokers.brokers[1].members.ids == [1, 2, 3]
+        assert not any(broker.host.known_addresses for broker in brokers.brokers.values()), "nor dialled"
         assert brokers.brokers[1].members.writers == {1, 2, 3, JOINS}, "its objects are still collected"
         brokers.start(JOINS)
         brokers.world.run(brokers.world.now + 5)

@@ -75,6 +75,22 @@ def test_voters_stand_in_different_racks() -> None:
     assert next_change(view((1, 3, 4), (2,), racks=racks)) is None
 
 
+def test_unnamed_racks_are_no_reason_and_of_learners_the_one_of_another_rack_votes() -> None:
+    assert next_change(view((1, 2, 3), (4,), racks={1: "a", 2: "b", 3: "b"})) is None
+    assert next_change(view((1, 2, 3), (4, 5), racks={1: "a", 2: "b", 3: "c", 4: "a", 5: "d"})) == Change(
+        Act.VOTE, 5
+    )
+
+
+def test_a_node_that_is_removed_loses_its_vote_first_and_gets_none() -> None:
+    assert next_change(view((1, 2, 3, 4), nodes=3, gone={2}, away={2})) == Change(Act.UNVOTE, 4)
+    assert next_change(view((1, 2, 3), (4,), nodes=3, gone={3}, away={3})) is None
+
+
+def test_a_learner_that_is_drained_votes_after_the_others() -> None:
+    assert next_change(view((1, 2, 3), (4, 5), draining={4})) == Change(Act.VOTE, 5)
+
+
 def test_below_the_feature_level_the_votes_stay_as_they_are() -> None:
     assert next_change(view((1, 2, 3, 4), chooses=False)) is None
     assert next_change(view((1, 2, 3), nodes=4, chooses=False)) == Change(Act.FOLLOW, 4)

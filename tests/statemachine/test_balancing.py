@@ -15,6 +15,7 @@ from strandline.statemachine.controller.controller_commands import (
     ANY_MOVE,
     FenceNode,
     MoveReplicas,
+    RemoveNode,
     ReplaceTopicConfigs,
     ReplicasMoved,
     SetBalancing,
@@ -172,6 +173,9 @@ def test_what_stands_in_the_way_is_named_and_nothing_moves() -> None:
     log = cluster(["", "", ""], topics)
     log.do(FenceNode(2, log.machine.nodes[2].heard_index, 1_000))
     assert str(log.machine.balance().waits()).startswith("node 2 is away: start it")
+    assert log.machine.balance().step() is None
+    log.do(RemoveNode(2))
+    assert log.machine.balance().waits() == "the data folder of node 2 is being replaced, or the node removed"
     assert log.machine.balance().step() is None
 
     log = cluster(["", "", ""], topics)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import capture, load
 from strandline.statemachine.controller.controller_state import (
+    REMOVED,
     ControllerState,
     Move,
     NodeFolder,
@@ -26,7 +27,7 @@ def controller() -> ControllerState:
     state.next_group, state.next_producer_id = 3, 5_000
     partitions = (PartitionAssignment(1, (1, 2, 3), 1), PartitionAssignment(2, (3, 1, 2), 1))
     state.put_topic(Topic(topic_id(1), "orders", partitions, {}, 1, 1))
-    state.folders = {1: NodeFolder(1, 11), 2: NodeFolder(3, 22)}
+    state.folders = {1: NodeFolder(1, 11), 2: NodeFolder(3, 22), 4: NodeFolder(5, REMOVED)}
     state.moves[2] = Move((3, 1), (1, 2), 5)
     state.replacement = Replacement(2, 22, 0, frozenset({1}), frozenset())
     return state
@@ -42,7 +43,12 @@ def test_the_controller_counts_on_above_all_that_was_used() -> None:
     assert state.cluster_epoch == 40 + 2 * restored_controller.EPOCHS
     assert state.next_group == 3 + 2 * restored_controller.GROUPS
     assert state.next_producer_id - 7 == first == 5_000 + 2 * restored_controller.PRODUCER_IDS
-    assert state.folders == {1: NodeFolder(2, 101), 2: NodeFolder(4, 102), 3: NodeFolder(1, 103)}
+    assert state.folders == {
+        1: NodeFolder(2, 101),
+        2: NodeFolder(4, 102),
+        3: NodeFolder(1, 103),
+        4: NodeFolder(5, REMOVED),
+    }, "an id that was removed is given to no other, also after this"
     assert (state.moves, state.replacement) == ({}, None)
     assert state.topics[topic_id(1)].partitions[1].replicas == (1, 2)
     assert state.topics[topic_id(1)].partitions[0].replicas == (1, 2, 3)
