@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
@@ -12,6 +14,7 @@ from strandline.node.raft.data_folder import Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_commands import (
+    AddNode,
     MoveReplicas,
     RemoveNode,
     ReplaceNode,
@@ -304,41 +307,40 @@ def test_a_leader_that_cannot_know_what_holds_now_changes_no_members(monkeypatch
         assert leader.host.groups[0].voters == (1, 2, 3)
 
 
+async def answer_to(brokers: Brokers, node: int, folder: int, command: AddNode) -> list[Any]:
+    """Node 1's answer to a guest with that id and folder, which asks with that command."""
+    answering = brokers.brokers[1].host.mesh.guests.answering
+    assert answering is not None
+    incarnation = brokers.brokers[1].controller.machine.incarnation
+    answer: list[Any] = await answering(node, Standing(FolderKey(0, folder)), [encode(command), incarnation])
+    return answer
+
+
 def test_a_question_about_another_folder_than_the_one_that_asks_is_refused() -> None:
     with Brokers() as brokers:
         command = brokers.brokers[2].joining._command
-        answering = brokers.brokers[1].host.mesh.guests.answering
         assert command is not None
-        assert answering is not None
-        incarnation = brokers.brokers[1].controller.machine.incarnation
         for node, folder in ((2, command.folder + 2), (3, command.folder)):
-            standing = Standing(FolderKey(0, folder))
-            answer = brokers.run(1, answering(node, standing, [encode(command), incarnation]))
+            answer = brokers.run(1, answer_to(brokers, node, folder, command))
             assert answer == ["refused", "that is no question about the node that asks"]
 
 
 def test_a_member_that_cannot_know_the_members_lets_none_in(monkeypatch: pytest.MonkeyPatch) -> None:
     with Brokers() as brokers:
-        member = brokers.brokers[1]
-        command, answering = brokers.brokers[2].joining._command, member.host.mesh.guests.answering
+        member, command = brokers.brokers[1], brokers.brokers[2].joining._command
         assert command is not None
-        assert answering is not None
-
-        def refusal() -> str:
-            standing = Standing(FolderKey(0, command.folder))
-            incarnation = member.controller.machine.incarnation
-            kind, why, *_ = brokers.run(1, answering(2, standing, [encode(command), incarnation]))
-            assert kind == "refused"
-            return str(why)
 
         async def never(seconds: float) -> bool:
             return False
 
         with monkeypatch.context() as alone:
             alone.setattr(member.controller, "catch_up", never)
-            assert refusal().startswith("the controller has no leader that it hears: start more nodes")
+            kind, why = brokers.run(1, answer_to(brokers, 2, command.folder, command))
+            assert kind == "refused"
+            assert why.startswith("the controller has no leader that it hears: start more nodes")
         monkeypatch.setattr(member.keeper, "disowned", lambda: "it was replaced")
-        assert refusal() == "it cannot let another in: it was replaced"
+        answer = brokers.run(1, answer_to(brokers, 2, command.folder, command))
+        assert answer == ["refused", "it cannot let another in: it was replaced"]
 
 
 def whole(brokers: Brokers) -> bool:
