@@ -10,6 +10,7 @@ other goes through the mesh and counts nowhere here; it is what Kafka protects a
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -19,6 +20,8 @@ from strandline.node.kafka.wire.rate_window import RateWindow
 from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 from strandline.statemachine.controller.quota_set import QuotaSet
 
+log = logging.getLogger(__name__)
+
 MAX_WAITING: Final = 500
 """Connections of a listener that wait for their turn; as many as may shake hands."""
 MAX_WAITING_OF_HOST: Final = 250
@@ -27,6 +30,9 @@ MAX_DELAYED: Final = 500
 """Connections that are kept open for a while before they are closed: above it they are closed at once."""
 MAX_TRACKED: Final = 10_000
 """Addresses whose rate is remembered: those that connected least lately are forgotten, and begin again."""
+
+TELL_SECONDS: Final = 60.0
+"""Between two lines of the log that connections of a listener wait for others to end."""
 
 
 class TurnedAway(NamedTuple):
@@ -69,7 +75,9 @@ class Place:
 class _Queue:
     """One listener's connections."""
 
-    def __init__(self, config: ServerConfig, most: int, rate: float) -> None:
+    def __init__(self, name: str, config: ServerConfig, most: int, rate: float) -> None:
+        self.name = name
+        self.tell_at = 0.0
         self.most = most
         self.limit = rate
         self.window = RateWindow(config)
@@ -111,7 +119,7 @@ class ConnectionQuotas:
 
     def serve(self, listener: str, max_connections: int, rate: float) -> None:
         """Have a listener, with its own bounds; 0 for none."""
-        self._queues[listener] = _Queue(self._config, max_connections, rate)
+        self._queues[listener] = _Queue(listener, self._config, max_connections, rate)
 
     def most(self, listener: str) -> int:
         """Connections that a listener may have, by its own bound and the node's."""
@@ -221,7 +229,11 @@ class ConnectionQuotas:
             if queue.timer is None:
                 queue.timer = self._loop.call_at(place.ready_at, self._ready, queue)
             return False
-        if self._open >= self._config.max_connections or (queue.most and queue.open >= queue.most):
+        if self._open >= self._config.max_connections:
+            self._tell(queue, "quotas.max_connections", self._config.max_connections)
+            return False
+        if queue.most and queue.open >= queue.most:
+            self._tell(queue, "max_connections of this listener", queue.most)
             return False
         queue.waiting.popleft()
         queue.waits_no_more(place.host)
@@ -229,6 +241,18 @@ class ConnectionQuotas:
         queue.open += 1
         place.let_in()
         return True
+
+    def _tell(self, queue: _Queue, bound: str, most: int) -> None:
+        """Nothing else says why clients have no answer."""
+        now = self._loop.time()
+        if now >= queue.tell_at:
+            queue.tell_at = now + TELL_SECONDS
+            log.warning(
+                "listener %s: new connections wait, as %d are open: end some, or raise %s",
+                queue.name,
+                most,
+                bound,
+            )
 
     def _ready(self, queue: _Queue) -> None:
         queue.timer = None

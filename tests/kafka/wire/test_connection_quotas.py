@@ -139,6 +139,23 @@ def test_a_listener_has_a_number_of_its_own_and_the_other_goes_on() -> None:
     assert made.names[4:] == ["b3"], "where the first listener has none that waits"
 
 
+def test_the_log_says_that_connections_wait_and_for_which_bound(caplog: pytest.LogCaptureFixture) -> None:
+    made = Door(max_connections=2)
+    made.quotas.serve("a", 1, 0)
+    made.quotas.serve("b", 0, 0)
+    for listener in "aaabbb":
+        made.place(listener=listener)
+    waits = "new connections wait, as"
+    assert caplog.messages == [
+        f"listener a: {waits} 1 are open: end some, or raise max_connections of this listener",
+        f"listener b: {waits} 2 are open: end some, or raise quotas.max_connections",
+    ]
+    made.clock.pass_(connection_quotas.TELL_SECONDS)
+    made.place(listener="b")
+    made.place(listener="b")
+    assert len(caplog.messages) == 3, "once a minute"
+
+
 def test_a_rate_is_kept_and_those_above_it_wait() -> None:
     made = door(max_connection_creation_rate=2, windows=2)
     for number in range(20):
@@ -365,6 +382,8 @@ def test_an_address_above_its_rate_gets_no_word_and_is_closed_after_a_while(
                     last.writer.write(init(1))
                 await settle()
                 assert len(served.clients) < 10
+            if encrypted:
+                assert served.server._gates[0]._delayed or not served.server.quotas._delayed, "not at once"
             assert await last.ended()
             assert set(served.reasons()) == {"connection_rate"}
             await asyncio.sleep(1.1)
