@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +22,13 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from strandline.cluster.failure import CommandFailed
-from strandline.cluster.local import LocalCluster
-from strandline.cluster.ports import free_ports
 from tests.peers.s3_server import NoServer, S3Server, program
 from tests.programs.bench import kafka_measure
 from tests.programs.bench.far_proxy import FarProxy
 from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import plain, shown, table
+from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.folder_option import existing_folder
 
 LARGE_BYTES = 64 * 1024
@@ -38,36 +37,8 @@ PUT_WINDOW = 0.25
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
 
 
-class FarCluster:
+class FarCluster(StrandlineCluster):
     """Three nodes on the server behind the proxy."""
-
-    name = "Strandline"
-    security: Mapping[str, str] = {}
-
-    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
-        self.folder = folder
-        self._local = LocalCluster(folder)
-        self._settings = settings
-
-    @property
-    def bootstrap(self) -> str:
-        return self._local.description.bootstrap
-
-    @property
-    def pids(self) -> list[int]:
-        return [node.pid for node in self._local.description.nodes.values() if node.pid is not None]
-
-    def up(self, storage: str) -> None:
-        self._local.up(3, choose_ports=free_ports, storage=storage, settings=self._settings)
-
-    def kill(self, node: int) -> None:
-        self._local.kill(node)
-
-    def start(self, node: int) -> None:
-        self._local.start(node, timeout=0)
-
-    def down(self) -> None:
-        self._local.down()
 
     def metrics(self, name: str) -> list[float]:
         """The samples of a metric that begin with `name`, one for each node: the sum of those of a node."""
@@ -235,9 +206,10 @@ def main(arguments: Sequence[str]) -> int:
         stack.callback(server.close)
         proxy = FarProxy(server.port, options.ms, options.jitter)
         stack.callback(proxy.close)
-        peer = FarCluster(Path(scratch) / "cluster", [*server.options(proxy.port), *options.settings])
+        settings = [*server.options(proxy.port), *options.settings]
+        peer = FarCluster(Path(scratch) / "cluster", settings, storage=server.url)
         stack.callback(peer.down)
-        peer.up(server.url)
+        peer.up()
         found = measure(peer, cases, amount)
     problems = [f"{WORK[case][0]}: {one}" for case, result in found.items() for one in result.problems]
     seconds = time.monotonic() - began

@@ -10,13 +10,15 @@ from strandline.cluster.ports import free_ports
 
 
 class StrandlineCluster:
-    """Strandline with its own defaults, objects in a local folder."""
+    """Strandline with its own defaults."""
 
     name = "Strandline"
     secure = False
     """Whether all ports have TLS and logins."""
 
-    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
+    def __init__(self, folder: Path, settings: Sequence[str], *, storage: str | None = None) -> None:
+        """`storage` is the objects' URL, if they are not to be in a folder below `folder`."""
+        self._storage = storage
         self.folder = folder
         self._local = LocalCluster(folder)
         self._settings = settings
@@ -35,7 +37,9 @@ class StrandlineCluster:
         return [node.pid for node in self._local.description.nodes.values() if node.pid is not None]
 
     def up(self) -> None:
-        self._local.up(3, choose_ports=free_ports, settings=self._settings, secure=self.secure)
+        self._local.up(
+            3, choose_ports=free_ports, storage=self._storage, settings=self._settings, secure=self.secure
+        )
 
     def kill(self, node: int) -> None:
         self._local.kill(node)
