@@ -31,6 +31,7 @@ from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.compaction.removal_leader import RemovalLeader
 from strandline.node.compaction.reports import Reports
 from strandline.node.compaction.store_compactor import StoreCompactor
+from strandline.node.compaction.unreadable_objects import UnreadableObjects
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.cluster_clock import ClusterClock
@@ -265,6 +266,7 @@ class NodeParts:
         self.replica_manager = ReplicaManager(self.host, self.controller, self.replicas, loop=loop)
         self.departures = Departures(self.host, self.controller, self.replicas.leave, loop=loop)
         self.level_one = LevelOneUpkeep(self)
+        self.unreadable = UnreadableObjects(self.calls, self.host, self.leaders)
         self.compaction: CompactionUpkeep = CompactionUpkeep(self)
         self.reports = Reports(self.calls, self.host, self.leaders, self.compaction, loop=loop)
         self.removal = RemovalLeader(self)

@@ -115,6 +115,9 @@ class PublishJob(NamedTuple):
     unique: bytes
     """16 bytes that no other request ever has."""
     block_bytes: int
+    unreadable: Sequence[bytes] = ()
+    """Unique bytes of sources that another copy could not read: they do not stay, also where their index says
+    that they have what the log has."""
 
 
 class ShareJob(NamedTuple):
@@ -152,6 +155,8 @@ class JobFailed(NamedTuple):
     why: Why
     reason: str
     """One line; of damage, the file or object and the bytes."""
+    unreadable: str | None = None
+    """Name of the level-one object that is lost, or has bytes that are wrong, if it is that."""
 
 
 class Ingested(NamedTuple):

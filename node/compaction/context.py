@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from typing import Protocol
 
 from strandline.node.compaction.compactor import Compactor
+from strandline.node.compaction.unreadable_objects import UnreadableObjects
 from strandline.node.level_one import context as level_one
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
 from strandline.node.raft.disk import Disk
@@ -50,6 +51,7 @@ class CompactionContext(level_one.LevelOneContext, Protocol):
     """For the short operations on the disk that change a local log."""
     level_one: LevelOneUpkeep
     """The other maker of level-one objects: both know the names of those in the making."""
+    unreadable: UnreadableObjects
 
     @property
     def partitions(self) -> Replicas: ...

@@ -149,15 +149,16 @@ async def ingest(
             await off(executor, making.take, run, data)
         return Ingested(await off(executor, making.finish), read)
     except ObjectNotFound as error:
-        return JobFailed(Why.GONE, f"{error}{_offsets(job, error.key)}")
+        return JobFailed(Why.GONE, f"{error}{_offsets(job, error.key)}", error.key)
     except RangeNotFound as error:
-        return JobFailed(Why.SOURCE, f"{error.key} is cut: {error.reason}{_offsets(job, error.key)}")
+        reason = f"{error.key} is cut: {error.reason}{_offsets(job, error.key)}"
+        return JobFailed(Why.SOURCE, reason, error.key)
     except StoreError as error:
         return JobFailed(Why.STORE, str(error))
     except LocalLogDamaged as error:
         return JobFailed(Why.DAMAGED, str(error))
     except BadObject as error:
-        return JobFailed(Why.SOURCE, f"{error}{_offsets(job, error.name)}")
+        return JobFailed(Why.SOURCE, f"{error}{_offsets(job, error.name)}", error.name)
     except BadBatch as error:
         return JobFailed(Why.SOURCE, str(error))
     except OSError as error:

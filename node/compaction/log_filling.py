@@ -8,6 +8,7 @@ from strandline.node.compaction.context import CompactionContext
 from strandline.node.compaction.ingest_plan import joined, packed_rows, waiting
 from strandline.node.compaction.log_problems import Work
 from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.statemachine.partition.level_one import level_one_name
 
 
 class LogFilling:
@@ -55,7 +56,7 @@ class LogFilling:
             self._measures.abandoned += 1
             await owner.discard(it, [job.number])
         elif isinstance(made, JobFailed):
-            self._failed(owner, made)
+            self._failed(owner, job, made)
             await owner.discard(it, [job.number])
         elif machine.removals is not removals or not owner.in_step():
             # A snapshot of the state was installed meanwhile, or the log has to be reset.
@@ -71,7 +72,7 @@ class LogFilling:
                 self._measures.ingested_bytes += made.read_bytes
                 self._measures.ingest_written_bytes += made.segment.size
 
-    def _failed(self, owner: ReplicaLog, failed: JobFailed) -> None:
+    def _failed(self, owner: ReplicaLog, job: IngestJob, failed: JobFailed) -> None:
         self._measures.failed += 1
         if failed.why is Why.DAMAGED:
             owner.damaged(failed.reason)
@@ -84,3 +85,8 @@ class LogFilling:
         else:
             reason = "level one cannot be read into the local log"
         owner.problems.failed(Work.FILL, f"{reason}: {failed.reason}")
+        identity = owner.place.identity
+        for one in job.sources:
+            name = level_one_name(identity.topic_id, identity.partition, one.term, one.unique)
+            if name == failed.unreadable and one.unique in owner.replica.machine.level_one:
+                self._context.unreadable.tell(owner.replica.group.id, one.unique)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compactor import JobFailed, Published, PublishJob, Why
 from strandline.node.compaction.context import CompactionContext, Replica, configs_of
 from strandline.node.compaction.local_log import View
-from strandline.node.compaction.manifest import Manifest
+from strandline.node.compaction.publication import Compared, Publication, Publishing
 from strandline.node.compaction.publication_plan import (
-    Prospect,
     PublishedState,
     bytes_between,
     numbers_between,
@@ -30,7 +28,6 @@ from strandline.node.level_one.context import label, leads_in
 from strandline.node.level_one.merging import MAX_SOURCES
 from strandline.node.level_one.naming import Fate
 from strandline.node.level_one.plan import Grain, grain
-from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.runtime.slices import in_slices
 from strandline.statemachine.controller.topic_config import DELETE_RETENTION_MS, MIN_CLEANABLE_DIRTY_RATIO
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -40,7 +37,6 @@ HELD_SHARE: Final = 24
 """Level one may hold removal back for this part of `delete.retention.ms`."""
 LEAST_HELD_SECONDS: Final = 1.0
 MOST_HELD_SECONDS: Final = 3600.0
-FIRST_RETRY_SECONDS: Final = 5.0
 MOST_RETRY_SECONDS: Final = 300.0
 _NOT_NAMED: Final = {
     Fate.REFUSED: "the partition had changed meanwhile, or its log took no more entries",
@@ -48,44 +44,6 @@ _NOT_NAMED: Final = {
 }
 
 log = logging.getLogger(__name__)
-
-
-class _Compared(NamedTuple):
-    """An object that has what a log had that was clean up to an offset, in these segments."""
-
-    clean_end: int
-    segments: tuple[int, ...]
-
-
-@dataclass(slots=True)
-class _Publication:
-    """One that is under way."""
-
-    manifest: Manifest
-    """Of the log as it began: for level one no more is claimed than it was clean."""
-    at: int
-    """Offset up to which level one has what the log has."""
-    changed: bool = False
-    """Whether it has replaced anything, or said that level one is cleaner."""
-
-
-@dataclass(slots=True)
-class _Publishing:
-    """State of one partition that is led here."""
-
-    term: int
-    backoff: RetryBackoff = field(default_factory=lambda: RetryBackoff(FIRST_RETRY_SECONDS))
-    publication: _Publication | None = None
-    held_since: float | None = None
-    """Since when level one alone was seen to hold removal back, by the loop's clock."""
-    prospect: Prospect | None = None
-    """The last one that was computed."""
-    done: PublishedState | None = None
-    """The state in which the last publication ended."""
-    compared: dict[bytes, _Compared] = field(default_factory=dict)
-    """By the unique bytes of objects that level one has."""
-    maker: str = ""
-    """Of the log whose segments `compared` has: the next one may use their numbers if its files were gone."""
 
 
 class CompactionPublisher:
@@ -101,7 +59,7 @@ class CompactionPublisher:
         self._measures = measures
         self._context = context
         self._log_of = log_of
-        self._publishings: dict[int, _Publishing] = {}
+        self._publishings: dict[int, Publishing] = {}
         self.working_on: ReplicaLog | None = None  # the log whose batches are being published
         self._last = 0
         """Group of the last piece: the others come first."""
@@ -122,7 +80,7 @@ class CompactionPublisher:
         for replica in led:
             before = known.get(replica.group.id)
             if before is None or before.term != replica.leader_epoch:
-                before = _Publishing(replica.leader_epoch)
+                before = Publishing(replica.leader_epoch)
             self._publishings[replica.group.id] = before
         now = self._context.loop.time()
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
@@ -143,7 +101,7 @@ class CompactionPublisher:
             publishing.backoff.over()  # what failed was done since, or need not be any more
         return False
 
-    def _unforeseen(self, replica: Replica, publishing: _Publishing, error: Exception) -> None:
+    def _unforeseen(self, replica: Replica, publishing: Publishing, error: Exception) -> None:
         """Try again later; cleaning, and the other partitions, must not wait for this one."""
         publishing.publication = None
         message = f"publishing {label(replica)} failed in a way that was not foreseen"
@@ -152,7 +110,7 @@ class CompactionPublisher:
 
     # When.
 
-    def _is_due(self, replica: Replica, publishing: _Publishing, view: View, now: float) -> bool:
+    def _is_due(self, replica: Replica, publishing: Publishing, view: View, now: float) -> bool:
         """Whether a publication is under way, or one is due and begins now."""
         manifest, removals = view.manifest, replica.machine.removals
         configs = configs_of(self._context, replica.topic_id)
@@ -166,6 +124,9 @@ class CompactionPublisher:
         if begun is not None and manifest.clean_end >= begun.manifest.clean_end:
             return True
         publishing.publication = None  # The log was reset since it began.
+        if (unreadable := self._unreadable(replica, view)) is not None:
+            publishing.publication = Publication(manifest, replica.machine.start_offset, unreadable)
+            return True
         if publishing.done is not None and publishing.done.holds(replica.machine, view):
             return False
         if publishing.prospect is None or not publishing.prospect.state.holds(replica.machine, view):
@@ -183,12 +144,17 @@ class CompactionPublisher:
         held = publishing.held_since is not None and now - publishing.held_since >= wait
         if not held and (less <= 0 or less < MIN_CLEANABLE_DIRTY_RATIO.of(configs) * stored):
             return False
-        publishing.publication = _Publication(manifest, base)
+        publishing.publication = Publication(manifest, base)
         return True
+
+    def _unreadable(self, replica: Replica, view: View) -> frozenset[bytes] | None:
+        """The objects that other copies could not read, if this log has what one of them should hold."""
+        run = publishable(replica.machine, view, replica.machine.start_offset, view.manifest.clean_end)
+        return self._context.unreadable.take(replica, run)
 
     # One object.
 
-    async def _piece(self, replica: Replica, publishing: _Publishing, owner: ReplicaLog, view: View) -> None:
+    async def _piece(self, replica: Replica, publishing: Publishing, owner: ReplicaLog, view: View) -> None:
         """Replace the next objects that do not have what the log has; the last piece ends the publication."""
         term, group = publishing.term, replica.group.id
         configs, publication = configs_of(self._context, replica.topic_id), publishing.publication
@@ -203,7 +169,10 @@ class CompactionPublisher:
         rows = [one.segment for one in segments_between(view, sources[0].base_offset, sources[-1].end_offset)]
         unique = self._context.level_one.pending.new(group, term)
         block_bytes = self._context.config.level_one.block_bytes
-        job = PublishJob(owner.place, rows, view.manifest.log_end, sources, term, unique, block_bytes)
+        job = PublishJob(
+            owner.place, rows, view.manifest.log_end, sources, term, unique, block_bytes,
+            sorted(publication.unreadable),
+        )  # fmt: skip
         self._context.level_one.merger.held.add(group)
         try:
             try:
@@ -220,7 +189,7 @@ class CompactionPublisher:
             self._context.level_one.merger.held.discard(group)
 
     def _next(
-        self, replica: Replica, publishing: _Publishing, view: View, most: Grain
+        self, replica: Replica, publishing: Publishing, view: View, most: Grain
     ) -> list[LevelOneExtent]:
         """The next objects to look at: as many as become one object.
 
@@ -244,10 +213,12 @@ class CompactionPublisher:
             found.append(one)
         return found
 
-    def _has_it(self, publishing: _Publishing, view: View, one: LevelOneExtent) -> bool:
+    def _has_it(self, publishing: Publishing, view: View, one: LevelOneExtent) -> bool:
         """Whether an object is known to have what a log has that is clean as far as the publication says."""
         compared = publishing.compared.get(one.unique)
         assert publishing.publication is not None
+        if one.unique in publishing.publication.unreadable:
+            return False
         return compared is not None and (
             compared.clean_end >= publishing.publication.manifest.clean_end
             or compared.segments == numbers_between(view, one.base_offset, one.end_offset)
@@ -256,7 +227,7 @@ class CompactionPublisher:
     async def _name(
         self,
         replica: Replica,
-        publishing: _Publishing,
+        publishing: Publishing,
         view: View,
         sources: Sequence[LevelOneExtent],
         result: Published,
@@ -286,14 +257,14 @@ class CompactionPublisher:
         publishing.backoff.over()
         for one in same:
             numbers = numbers_between(view, one.base_offset, one.end_offset)
-            publishing.compared[one.unique] = _Compared(view.manifest.clean_end, numbers)
+            publishing.compared[one.unique] = Compared(view.manifest.clean_end, numbers)
         if looked_at:
             publication.at = looked_at[-1].end_offset
         if len(looked_at) < len(sources):
             # The log ends with what it has left out; it goes on behind that before more is published.
             await self._end(replica, publishing)
 
-    async def _end(self, replica: Replica, publishing: _Publishing) -> None:
+    async def _end(self, replica: Replica, publishing: Publishing) -> None:
         """Say how clean level one is, if the last objects were found to be so already."""
         publication, machine = publishing.publication, replica.machine
         assert publication is not None
@@ -312,7 +283,7 @@ class CompactionPublisher:
         publishing.held_since = None
         publishing.done = PublishedState(publication.manifest, len(objects), objects.end_offset)
 
-    def _not_named(self, publishing: _Publishing, fate: Fate) -> None:
+    def _not_named(self, publishing: Publishing, fate: Fate) -> None:
         """Give the publication up: the state is another than that of the plan, or the log is full."""
         self._measures.abandoned += fate is Fate.REFUSED
         publishing.publication = None
@@ -321,7 +292,7 @@ class CompactionPublisher:
     def _failed(
         self,
         replica: Replica,
-        publishing: _Publishing,
+        publishing: Publishing,
         failed: JobFailed,
         owner: ReplicaLog,
         view: View,
@@ -339,7 +310,7 @@ class CompactionPublisher:
 
 
 def _command(
-    publication: _Publication,
+    publication: Publication,
     old: Sequence[LevelOneExtent],
     new: Sequence[LevelOneExtent],
     end_offset: int,

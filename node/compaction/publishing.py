@@ -160,6 +160,8 @@ async def _same(
     One that is lost, or whose index is damaged, has not: the log has what it should hold.
     """
     source, identity = content.source, job.place.identity
+    if source.unique in job.unreadable:
+        return False
     if content.bytes != body_bytes(source):
         return False
     name = level_one_name(identity.topic_id, identity.partition, source.term, source.unique)

@@ -199,6 +199,7 @@ class Rig:
             self.members.append(Member(self.partition))
             self.nodes.append(self._node(started(world, number), self.members[-1]))
         self.leader = 0
+        self._tell_leader()
         self.members[0].leads, self.members[0].leader_epoch = True, 1
 
     def _node(self, sim: SimNode, member: Member) -> Node:
@@ -217,6 +218,7 @@ class Rig:
         member.leads = False
         made = self._node(before.sim, member)
         made.boot_id = before.boot_id + 1
+        made.leader = before.leader
         return made
 
     def lead(self, number: int, *, keep: bool = True) -> None:
@@ -228,8 +230,13 @@ class Rig:
         self.members[self.leader].leads = False
         partition.lead(partition.machine.term + 1)
         self.leader = number
+        self._tell_leader()
         self.members[number].leads = True
         self.members[number].leader_epoch = partition.machine.term
+
+    def _tell_leader(self) -> None:
+        for node in self.nodes:
+            node.leader = self.nodes[self.leader]
 
     def work(self, number: int, seconds: float = 11.0) -> bool:
         """One step of a node's compaction, publishing included."""

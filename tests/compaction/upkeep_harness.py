@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+import msgpack
+
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
 from strandline.node.compaction.compactor import Compactor
 from strandline.node.compaction.manifest import NONE, Manifest
 from strandline.node.compaction.replica_log import ReplicaLog
 from strandline.node.compaction.store_compactor import StoreCompactor
+from strandline.node.compaction.unreadable_objects import UnreadableObjects
 from strandline.node.config.node_config import CompactionSection, NodeConfig
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.level_one_upkeep import LevelOneUpkeep
@@ -222,7 +225,29 @@ class Node:
         self.controller = cast(ControllerClient, SimpleNamespace(machine=self.topics))
         self.rng = self.sim.rng("level one")
         self.level_one = LevelOneUpkeep(cast(Any, self))
+        self.handlers: dict[str, Any] = {}
+        self.leader: Node | None = None
+        """The node that is told what a leader has to know."""
+        self.unreadable = UnreadableObjects(cast(Any, self), self, cast(Any, self))
         self.upkeep = CompactionUpkeep(cast(Any, self))
+
+    @property
+    def groups(self) -> dict[int, Replica]:
+        """Those of the replicas here."""
+        return {replica.group.id: replica for replica in self.partitions}
+
+    # Calls to other nodes, of which there is one: the leader.
+
+    def serve(self, method: str, handler: Any) -> None:
+        self.handlers[method] = handler
+
+    def leader_of(self, group: int) -> Any:
+        return None if self.leader is None else SimpleNamespace(node=self.leader, term=1)
+
+    def tell(self, node: Node, method: str, payload: Any) -> bool:
+        sent = msgpack.unpackb(msgpack.packb(payload))
+        self.loop.create_task(node.handlers[method](1, sent))
+        return True
 
     def wall_ms(self) -> int:
         return self.now_ms
