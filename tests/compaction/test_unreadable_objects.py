@@ -195,6 +195,20 @@ def test_what_is_told_is_bounded_and_checked() -> None:
     assert list(objects._told) == [9], "groups that left this node are forgotten"
 
 
+def test_what_can_be_replaced_is_taken_once_and_the_rest_waits() -> None:
+    with rig() as made:
+        fill(made, 30, keys=30)
+        replica, (first, second, third) = cast(Any, made.partition), made.partition.machine.level_one
+        calls = Calls()
+        calls.groups = {replica.group.id: object()}
+        objects = UnreadableObjects(calls, calls, calls)
+        for one in (first, second):
+            asyncio.run(calls.handlers[TELL](2, [replica.group.id, one.unique]))
+        assert objects.take(replica, [third]) is None, "the log does not have it yet"
+        assert objects.take(replica, [third, second]) == {first.unique, second.unique}
+        assert objects.take(replica, [first, second]) is None, "if that fails it is told again"
+
+
 def test_the_work_that_fails_for_an_object_names_it() -> None:
     with rig() as made:
         fill(made, 100, keys=100)
