@@ -205,7 +205,7 @@ def test_what_can_be_replaced_is_taken_once_and_the_rest_waits() -> None:
         for one in (first, second):
             asyncio.run(calls.handlers[TELL](2, [replica.group.id, one.unique]))
         assert objects.take(replica, [third]) is None, "the log does not have it yet"
-        assert objects.take(replica, [third, second]) == {first.unique, second.unique}
+        assert objects.take(replica, [third, second]) == frozenset({first.unique, second.unique})
         assert objects.take(replica, [first, second]) is None, "if that fails it is told again"
 
 
