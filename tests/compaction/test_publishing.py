@@ -456,9 +456,10 @@ def test_a_lost_object_is_made_anew_from_the_log() -> None:
 
 
 @pytest.mark.parametrize("how", ["damaged", "lost"])
-def test_an_object_that_a_copy_cannot_read_is_replaced_once_its_keys_are_written_again(how: str) -> None:
+def test_an_object_that_no_leader_is_told_of_is_replaced_once_its_keys_are_written_again(how: str) -> None:
     """The leader has compared it before, and does not look at it again until it has less for its offsets."""
     with rig() as made:
+        made.nodes[1].leader = None
         fill(made, 100, keys=100)
         made.settle()
         partition = made.partition
