@@ -11,6 +11,8 @@ from unittest.mock import patch
 from strandline.node.checkpoints import recorders, tail_pruning, tail_publishing
 from strandline.node.controller import controller_leader
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
+from strandline.node.kafka.wire import message_loader
+from strandline.node.kafka.wire.apis import Api
 from strandline.node.level_one import reconciler, sweeper, topic_retention
 from strandline.node.objectstore import hedging
 from strandline.node.partition import inline_storing
@@ -47,5 +49,7 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (hedging, "ENOUGH", 4),
         (hedging, "EARNED", 0.2),
         (hedging, "LEAST_SECONDS", 0.005),
+        # A node imports each message once, within milliseconds: all are here.
+        (message_loader, "APIS", dict[int, Api]()),
     )
     return all_of(patch.object(module, name, seconds) for module, name, seconds in periods)
