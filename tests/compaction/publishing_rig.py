@@ -19,7 +19,7 @@ from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition_commands import AdvanceRemoval, Command, encode
-from tests.compaction.logs import Written, read
+from tests.compaction.logs import Plan, Written, read
 from tests.compaction.upkeep_harness import CONFIG, Node, Replica, contents
 from tests.level_zero.samples import started
 from tests.simulation.node import SimNode
@@ -310,3 +310,17 @@ def node_with(world: World, sim: SimNode, bucket: SimStore) -> Node:
 def rig(configs: Configs = TABLE, seed: int = 1) -> Iterator[Rig]:
     with World(seed) as world:
         yield Rig(world, configs)
+
+
+def fill(made: Rig, count: int, keys: int = 5, each: int = 10) -> None:
+    """Batches of one record, in objects of so many."""
+    for number in range(count):
+        made.partition.put(Plan(((b"key %d" % (number % keys), b"value %d" % number, number),)))
+        if number % each == each - 1:
+            made.partition.lift()
+    made.partition.lift()
+
+
+def removals(made: Rig) -> tuple[int, int]:
+    found = made.partition.machine.removals
+    return found.level_one_clean, found.level_one_settled

@@ -24,25 +24,11 @@ from strandline.statemachine.partition.partition_commands import (
 )
 from strandline.statemachine.partition.rejection import Rejected, Rejection
 from tests.compaction.logs import Plan, plans
-from tests.compaction.publishing_rig import LEVEL_ONE, TABLE, Ending, Rig, rig
+from tests.compaction.publishing_rig import LEVEL_ONE, TABLE, Ending, Rig, fill, removals, rig
 from tests.compaction.upkeep_harness import contents
 
 LAZY = {**TABLE, "min.cleanable.dirty.ratio": "0.99", "delete.retention.ms": "86400000"}
 """Nothing that was cleaned before is due by its size."""
-
-
-def fill(made: Rig, count: int, keys: int = 5, each: int = 10) -> None:
-    """Batches of one record, in objects of so many."""
-    for number in range(count):
-        made.partition.put(Plan(((b"key %d" % (number % keys), b"value %d" % number, number),)))
-        if number % each == each - 1:
-            made.partition.lift()
-    made.partition.lift()
-
-
-def removals(made: Rig) -> tuple[int, int]:
-    found = made.partition.machine.removals
-    return found.level_one_clean, found.level_one_settled
 
 
 def test_level_one_gets_what_the_leaders_log_has_left() -> None:

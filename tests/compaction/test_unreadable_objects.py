@@ -12,8 +12,7 @@ from strandline.node.compaction.unreadable_objects import MOST, TELL, Unreadable
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 from tests.compaction.logs import Plan
-from tests.compaction.publishing_rig import Rig, rig
-from tests.compaction.test_publishing import fill, removals
+from tests.compaction.publishing_rig import Rig, fill, removals, rig
 from tests.compaction.upkeep_harness import contents
 
 
