@@ -157,11 +157,8 @@ class NodeParts:
         self.calls = MeshCalls(self.host, loop=loop)
         self.owned = OwnedStore(store)
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
-        self._store_watch = (
-            StoreWatch(store, self.owned, self.node_id, loop=loop)
-            if isinstance(store, RetryingStore)
-            else None
-        )
+        retried = store if isinstance(store, RetryingStore) else None
+        self._store_watch = retried and StoreWatch(retried, self.owned, self.node_id, loop=loop)
         store = self.owned
         self.publisher = CheckpointPublisher(
             store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng
