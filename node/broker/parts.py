@@ -158,7 +158,8 @@ class NodeParts:
         self.owned = OwnedStore(store)
         """The store, once it was seen to be this cluster's: all parts but those that find that out use it."""
         retried = store if isinstance(store, RetryingStore) else None
-        self._store_watch = retried and StoreWatch(retried, self.owned, self.node_id, loop=loop)
+        watch = None if retried is None else StoreWatch(retried, self.owned, self.node_id, loop=loop)
+        self._store_watch = watch
         store = self.owned
         self.publisher = CheckpointPublisher(
             store, self.node_id, loop=loop, executor=snapshot_executor, rng=rng
