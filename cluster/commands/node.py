@@ -145,10 +145,11 @@ def drain(
         stay = ""
         began = time.monotonic()
         votes = True
+        level = int(first_answer(addresses, "GET", "/api/cluster")["feature_level"])
         while (left or votes) and timeout and not undo:
             rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
             row = next((one for one in rows if one["node"] == node), {"replicas": left})
-            left, stay, votes = int(row["replicas"]), _stay(row), keeps_its_vote(rows, node)
+            left, stay, votes = int(row["replicas"]), _stay(row), keeps_its_vote(rows, node, level)
             if not left and not votes:
                 break
             say(f"node {node}: {left} of {held} replicas to go{stay or _time_left(held, left, began)}")

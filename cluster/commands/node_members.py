@@ -111,21 +111,29 @@ def _row(one: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def keeps_its_vote(rows: Sequence[Mapping[str, Any]], node: int) -> bool:
-    """Whether a drained node votes in the controller's group although another could.
+def keeps_its_vote(rows: Sequence[Mapping[str, Any]], node: int, level: int) -> bool:
+    """Whether a drained node votes in the controller's group although another could, or has just begun to.
 
-    Nodes of earlier releases do not tell.
+    `level` is the cluster's feature level: below that of growth no vote goes by itself. Nodes of earlier
+    releases do not tell.
     """
+    from strandline.node.controller.voter_choice import wanted_voters
+
     votes = any(one["node"] == node and one.get("controller_role") == "voter" for one in rows)
-    return votes and any(map(_could_vote, rows))
+    # The other one votes first, and only then this one ceases to.
+    given = level >= NEEDED_LEVEL and _voters(rows) > wanted_voters(len(rows))
+    return votes and (given or any(map(_could_vote, rows)))
 
 
 def votes_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the controller's group has fewer voters than it should, and a node could be one."""
     from strandline.node.controller.voter_choice import wanted_voters
 
-    voters = sum(one.get("controller_role") == "voter" for one in rows)
-    return voters < wanted_voters(len(rows)) and any(map(_could_vote, rows))
+    return _voters(rows) < wanted_voters(len(rows)) and any(map(_could_vote, rows))
+
+
+def _voters(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(one.get("controller_role") == "voter" for one in rows)
 
 
 def _could_vote(one: Mapping[str, Any]) -> bool:

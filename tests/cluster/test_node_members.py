@@ -38,13 +38,17 @@ def rows(*roles: str, dead: int = 0) -> list[dict[str, Any]]:
 
 
 def test_a_drained_node_is_waited_for_until_its_vote_has_gone_where_it_can() -> None:
-    assert command.keeps_its_vote(rows("voter", "voter", "voter", "learner"), 1)
-    assert not command.keeps_its_vote(rows("learner", "voter", "voter", "voter"), 1)
-    assert not command.keeps_its_vote(rows("voter", "voter", "voter"), 1), "no other could have it"
-    assert not command.keeps_its_vote(rows("voter", "voter", "voter", "learner", dead=4), 1)
-    assert not command.keeps_its_vote([{"node": 1, "fenced": False, "draining": True}], 1), (
-        "an earlier release"
-    )
+    def keeps(*roles: str, level: int = GROWTH, dead: int = 0) -> bool:
+        return command.keeps_its_vote(rows(*roles, dead=dead), 1, level)
+
+    assert keeps("voter", "voter", "voter", "learner")
+    assert keeps("voter", "voter", "voter", "voter"), "another votes already, and this one still does"
+    assert not keeps("voter", "voter", "voter", "voter", level=GROWTH - 1), "there all vote"
+    assert not keeps("learner", "voter", "voter", "voter")
+    assert not keeps("voter", "voter", "voter"), "no other could have it"
+    assert not keeps("voter", "voter", "voter", "learner", dead=4)
+    earlier = [{"node": 1, "fenced": False, "draining": True}]
+    assert not command.keeps_its_vote(earlier, 1, GROWTH), "an earlier release"
 
 
 def test_a_removal_is_over_when_as_many_vote_as_should() -> None:

@@ -107,6 +107,23 @@ def test_founders_with_their_old_files_find_a_node_that_joined() -> None:
         assert not brokers.brokers[JOINS].host.groups[0].is_leader
 
 
+def test_founders_change_to_seeds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each learns the others' addresses while there is a leader, so that all may start together later."""
+    with Brokers() as brokers:
+        seeds = tuple(SeedAddress(brokers.world.nodes[node].host, MESH_PORT) for node in (1, 2, 3))
+        section = ClusterSection("simulated", "secret", seeds=seeds)
+        monkeypatch.setattr(brokers, "_cluster", lambda node, founders: section)
+        for node in (1, 2, 3):
+            brokers.crash(node)
+            brokers.start(node)
+            brokers.wait(lambda node=node: brokers.registered(node), 60.0)
+        for node in (1, 2, 3):
+            brokers.crash(node)
+        for node in (1, 2, 3):
+            brokers.start(node)
+        brokers.wait(lambda: all(map(brokers.registered, (1, 2, 3))), 60.0)
+
+
 def test_a_node_with_another_address_is_found_by_a_leader_that_has_to_dial_it() -> None:
     """It hears the other members, but not the one that has to take its registration."""
     with Brokers(leader_rebalance=False) as brokers:
