@@ -13,6 +13,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from strandline.node.tls.keeper import TlsKeeper
@@ -47,6 +48,9 @@ class Entrance(Protocol):
     def make(self) -> asyncio.BaseProtocol:
         """The protocol of its connection."""
 
+    def shaken(self) -> None:
+        """The handshake is over, however it ended."""
+
     def leave(self) -> None:
         """No connection came of it."""
 
@@ -68,6 +72,9 @@ class OpenGate:
         return self
 
     async def passed(self) -> None:
+        return
+
+    def shaken(self) -> None:
         return
 
     def leave(self) -> None:
@@ -179,10 +186,11 @@ class TlsListener:
             del self._shaking[oldest]
         task = self._loop.create_task(self._shake(sock, client, entrance))
         self._shaking[task] = None
-        task.add_done_callback(self._shaken)
+        task.add_done_callback(partial(self._shaken, entrance))
 
-    def _shaken(self, task: asyncio.Task[None]) -> None:
+    def _shaken(self, entrance: Entrance, task: asyncio.Task[None]) -> None:
         self._shaking.pop(task, None)
+        entrance.shaken()
         if self._waits:
             self._places.release()
 

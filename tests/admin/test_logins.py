@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from strandline.node.admin import logins as logins_module
+from strandline.node.admin.health import reaches_controller
 from strandline.node.admin.http import MAX_CONNECTIONS
 from strandline.node.admin.http import MAX_OF_ADDRESS as MAX_CONNECTIONS_OF_ADDRESS
 from strandline.node.admin.server import AdminListenError, AdminServer
@@ -408,3 +409,9 @@ async def test_a_node_that_is_cut_off_changes_nothing_for_users_that_may_be_gone
         )
         assert (await http.ask("/api/topics", "alice:wonder")).status == 200, "an operator can ask it why"
         assert (await http.ask("", "alice:wrong", PAUSE, b"{}")).status == 401
+        http.node.registered = True
+        group = http.node.host.groups[0]
+        assert reaches_controller(http.node)
+        group.roles.adopt_term(group.term + 1)
+        assert not reaches_controller(http.node), "it knows no leader now"
+        await http.node.led(0)

@@ -40,6 +40,8 @@ class ServerConfig:
     """A peer with unsent answers must take some of them within this time."""
     max_handshakes: int = 500
     """TLS handshakes under way, of one listener: each is some 50 KiB, and takes a core a millisecond."""
+    max_handshakes_of_host: int = 250
+    """As many of one host: half of all, so that one machine leaves room to the others."""
     handshake_seconds: float = 10.0
     """A TLS handshake must be over this long after it began."""
     tls_shutdown_seconds: float = 5.0

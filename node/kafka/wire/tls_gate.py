@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from strandline.node.kafka.wire.connection import Connection
 from strandline.node.kafka.wire.connection_quotas import ConnectionQuotas, Place, TurnedAway
-from strandline.node.kafka.wire.server_config import CloseReason
+from strandline.node.kafka.wire.hosts import host_of
+from strandline.node.kafka.wire.server_config import CloseReason, ServerConfig
 
 
 class GateOwner(Protocol):
@@ -17,6 +20,7 @@ class GateOwner(Protocol):
 
     loop: asyncio.AbstractEventLoop
     quotas: ConnectionQuotas
+    config: ServerConfig
 
     def closed(self, reason: CloseReason, client: str, message: str) -> None:
         """Count a connection that was ended from this side, and report it."""
@@ -25,10 +29,17 @@ class GateOwner(Protocol):
 class Entrance:
     """The way of one socket that may come in."""
 
-    def __init__(self, make: Callable[[], Connection], place: Place, turn: asyncio.Future[None]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Connection],
+        place: Place,
+        turn: asyncio.Future[None],
+        on_shaken: Callable[[], None],
+    ) -> None:
         self._make = make
         self._place = place
         self._turn = turn
+        self._on_shaken = on_shaken
 
     async def passed(self) -> None:
         """Wait for its turn."""
@@ -40,6 +51,10 @@ class Entrance:
         connection = self._make()
         connection.place = self._place
         return connection
+
+    def shaken(self) -> None:
+        """The handshake is over."""
+        self._on_shaken()
 
     def leave(self) -> None:
         """Give the place back: no connection came of it."""
@@ -54,18 +69,27 @@ class TlsGate:
         self._listener = listener
         self._make = make
         self._delayed: set[socket.socket] = set()
+        self._shaking: Counter[str] = Counter()
+        """Handshakes of each host, and connections that wait for theirs."""
 
     def arrived(self, sock: socket.socket, client: str) -> Entrance | None:
         """The way in; None for a socket that is closed, now or in a while."""
-        turn = self._server.loop.create_future()
+        turn, host = self._server.loop.create_future(), host_of(client)
+        entered: Place | TurnedAway
 
         def on_turn() -> None:
             if not turn.done():
                 turn.set_result(None)
 
-        entered = self._server.quotas.enter(self._listener, client, on_turn)
+        most = self._server.config.max_handshakes_of_host
+        if self._shaking.get(host, 0) >= most:
+            message = f"{most} other TLS handshakes of this host are under way"
+            entered = TurnedAway(0.0, CloseReason.FULL, message)
+        else:
+            entered = self._server.quotas.enter(self._listener, client, on_turn)
         if not isinstance(entered, TurnedAway):
-            return Entrance(self._make, entered, turn)
+            self._shaking[host] += 1
+            return Entrance(self._make, entered, turn, partial(self._shaken, host))
         self._server.closed(entered.reason, client, f"listener {self._listener}: {entered.message}")
         if entered.seconds:
             self._delayed.add(sock)
@@ -78,6 +102,11 @@ class TlsGate:
         """Close what is to be closed in a while."""
         for sock in list(self._delayed):
             self._end(sock)
+
+    def _shaken(self, host: str) -> None:
+        self._shaking[host] -= 1
+        if not self._shaking[host]:
+            del self._shaking[host]
 
     def _end(self, sock: socket.socket) -> None:
         self._delayed.discard(sock)

@@ -408,6 +408,33 @@ def test_a_handshake_that_fails_or_never_comes_gives_its_place_back(loops: Loops
 
 
 @both
+def test_handshakes_of_one_host_leave_room_to_others(loops: Loops, tmp_path: Path) -> None:
+    async def body(tls: TlsSettings, context: ssl.SSLContext) -> None:
+        async with serve(EchoHandler(), tls, max_handshakes=3, max_handshakes_of_host=2) as served:
+            silent = [await begun(served) for _ in range(2)]
+            assert await (await begun(served)).ended()
+            assert [(str(one.reason), one.message.partition(": ")[2]) for one in served.problems] == [
+                ("too_many_connections", "2 other TLS handshakes of this host are under way")
+            ]
+            assert served.server.quotas._open == 2, "what was closed has no place"
+            way: dict[str, Any] = {
+                "local_addr": ("127.0.0.2", 0),
+                "ssl": context,
+                "server_hostname": "localhost",
+            }
+            other = Client(*await asyncio.open_connection("127.0.0.1", served.server.port, **way))
+            served.clients.append(other)
+            assert await speaks(other, None)
+            silent[0].writer.transport.abort()
+            await settle(50)
+            for _ in range(3):
+                assert await speaks(await begun(served), context), "those that are done are not under way"
+
+    with secure(tmp_path) as (tls, context), asyncio.Runner(loop_factory=loops) as runner:
+        runner.run(body(tls, context))
+
+
+@both
 def test_a_node_that_stops_closes_those_that_wait_and_those_that_were_turned_away(
     loops: Loops, tmp_path: Path
 ) -> None:
@@ -453,8 +480,11 @@ def test_the_time_of_a_login_begins_with_its_turn(loops: Loops) -> None:
 def test_one_whose_turn_never_comes_is_closed_in_time(loops: Loops) -> None:
     async def body() -> None:
         async with serve(EchoHandler(), max_connections=1, sweep_seconds=0.05, idle_seconds=1.5) as served:
-            first, second = await begun(served), await begun(served)
-            second.writer.write(init(9))
+            first = await begun(served)
+            hasty = socket.create_connection(("127.0.0.1", served.server.port))
+            hasty.sendall(init(9))  # uvloop reads what is there when it accepts
+            second = Client(*await asyncio.open_connection(sock=hasty))
+            served.clients.append(second)
             ended = asyncio.ensure_future(second.ended())
             while not ended.done():
                 assert await speaks(first, None)

@@ -7,6 +7,7 @@ import pytest
 from strandline.node.kafka.wire.apis import (
     APIS,
     ApiKey,
+    Feature,
     api_versions_response,
     unsupported_api_versions_response,
 )
@@ -31,3 +32,11 @@ def test_features_are_told_to_those_who_can_read_them(version: int) -> None:
 
 def test_who_asks_in_an_unknown_version_is_told_of_none() -> None:
     assert not hasattr(unsupported_api_versions_response(), "finalized_features")
+
+
+def test_an_answer_that_was_made_before_is_of_the_same_features_and_epoch() -> None:
+    before, now = Feature("transaction.version", 0, 2, 1), Feature("transaction.version", 0, 2, 2)
+    for level, epoch in ((before, 1), (now, 2), (now, 3), (before, 1)):
+        answer = api_versions_response(4, [level], epoch)
+        assert [one.max_version_level for one in answer.finalized_features] == [level.level]
+        assert answer.finalized_features_epoch == epoch
