@@ -457,12 +457,13 @@ def test_a_node_that_stops_closes_those_that_wait_and_those_that_were_turned_awa
 @both
 def test_the_time_of_a_login_begins_with_its_turn(loops: Loops) -> None:
     async def body() -> None:
-        short: dict[str, Any] = {"login_seconds": 0.3, "sweep_seconds": 0.05}
+        short: dict[str, Any] = {"login_seconds": 1.2, "sweep_seconds": 0.05}
         async with serve(
             EchoHandler(), mechanisms=("PLAIN",), max_connections=1, max_logging_in=1, **short
         ) as served:
             first, second = await begun(served), await begun(served)
             assert await first.ended(), "it did not log in, and has no right to make the other wait"
+            await asyncio.sleep(0.3)  # the times of logins are looked at meanwhile
             second.writer.write(api_versions(1))
             assert await second.answer() == 1, "it waited as long as a login may take"
             third = await begun(served)
