@@ -345,7 +345,7 @@ def test_a_token_that_ends_in_a_session_is_followed_by_the_next_or_by_the_connec
         out_after(4, lambda: all_of(lambda driver: held(driver, 0.5)))
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"])
 def test_a_session_that_ends_is_followed_by_the_next_until_the_user_is_gone(
     node: Node, started_drivers: dict[str, Driver], mechanism: str
 ) -> None:
