@@ -19,6 +19,8 @@ def drained(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None
     def first_answer(_: Any, method: str, path: str, *__: Any, **___: Any) -> dict[str, Any]:
         if method == "POST":
             return {"node": 3, "draining": True, "replicas": 8}
+        if path == "/api/cluster":
+            return {"feature_level": 5}
         return {"nodes": [{"node": 3, **next(told, last)}]}
 
     monkeypatch.setattr(command, "first_answer", first_answer)
