@@ -134,13 +134,16 @@ class StrandlineCleaner(gc_cluster.Nodes):
         )
 
     def cleaners(self) -> Cleaners:
-        workers = [
-            child
-            for pid in self.pids
-            for child in children(pid)
-            if _WORKER in psutil.Process(child).cmdline()
-        ]
+        workers = [child for pid in self.pids for child in children(pid) if _is_worker(child)]
         return Cleaners(sum(map(process_seconds, workers)), max(map(most_memory, workers), default=0.0))
+
+
+def _is_worker(pid: int) -> bool:
+    """Whether a process is a compaction worker; one that has ended meanwhile is none."""
+    try:
+        return _WORKER in psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 def rounds_of(text: str) -> list[Round]:
