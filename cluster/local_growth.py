@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import MISUSED, CommandFailed
@@ -11,6 +12,16 @@ from strandline.cluster.ports import Ports
 
 NEEDED_LEVEL = 5
 """The feature level from which nodes join (statemachine/controller/feature_levels.py)."""
+
+
+def check_level(told: Mapping[str, Any]) -> None:
+    """Raise CommandFailed if no node can join a cluster of which this is the answer of `/api/cluster`."""
+    if int(told["feature_level"]) < NEEDED_LEVEL:
+        raise CommandFailed(
+            f"no node can join: the cluster is at feature level {told['feature_level']}, and"
+            f" {NEEDED_LEVEL} is needed",
+            "raise it with `strandline cluster upgrade`, when all nodes run this release",
+        )
 
 
 def grown(
@@ -24,12 +35,7 @@ def grown(
     if more <= 0:
         return []
     addresses = [node.admin for node in found.nodes.values()]
-    level = int(first_answer(addresses, "GET", "/api/cluster")["feature_level"])
-    if level < NEEDED_LEVEL:
-        raise CommandFailed(
-            f"no node can join: the cluster is at feature level {level}, and {NEEDED_LEVEL} is needed",
-            "raise it with `strandline cluster upgrade`, when all nodes run this release",
-        )
+    check_level(first_answer(addresses, "GET", "/api/cluster"))
     first = max((*found.nodes, *found.gone)) + 1
     ids = range(first, first + more)
     # Of the usual ports, each node has those of its id.

@@ -9,7 +9,7 @@ import typer
 
 from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.local_growth import NEEDED_LEVEL
+from strandline.cluster.local_growth import NEEDED_LEVEL, check_level
 from strandline.cluster.node_file import toml
 from strandline.cluster.output import Json, show, table
 from strandline.cluster.target import Admin, Cluster, target
@@ -59,12 +59,7 @@ def add(
         raise CommandFailed(f"--mesh {mesh}: that is not host:port", "write like 10.0.0.4:7101", MISUSED)
     addresses = target(admin=admin, folder=cluster).admin
     told = first_answer(addresses, "GET", "/api/cluster")
-    if int(told["feature_level"]) < NEEDED_LEVEL:
-        raise CommandFailed(
-            f"no node can join: the cluster is at feature level {told['feature_level']}, and"
-            f" {NEEDED_LEVEL} is needed",
-            "raise it with `strandline cluster upgrade`, when all nodes run this release",
-        )
+    check_level(told)
     answer = first_answer(addresses, "GET", "/api/nodes")
     seeds = [f"{one['mesh_host']}:{one['mesh_port']}" for one in answer["nodes"]]
     plain = {"node": answer["free_id"], "cluster": told["cluster_id"], "seeds": seeds, "mesh": mesh}

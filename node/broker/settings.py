@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from strandline.node.config.node_config import NodeConfig
 from strandline.node.kafka.wire.server_config import ServerConfig
@@ -68,18 +68,4 @@ def registration_of(
 
 def addition_of(command: RegisterNode) -> AddNode:
     """The command that makes this process's machine a node, if it was none before."""
-    return AddNode(
-        command.node,
-        command.boot_id,
-        command.kafka_host,
-        command.kafka_port,
-        command.mesh_host,
-        command.mesh_port,
-        command.admin_port,
-        command.min_feature_level,
-        command.max_feature_level,
-        command.time,
-        command.folder,
-        command.listeners,
-        command.rack,
-    )
+    return AddNode(**{one.name: getattr(command, one.name) for one in fields(AddNode)})

@@ -7,15 +7,20 @@ no storage but the copy. The copy's owner comes last, so what broke off is no st
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
 from strandline.node.objectstore.store import MAX_LIST, Buffer, ObjectNotFound, ObjectStore
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_attempts
+from strandline.node.restore.stored_point import (
+    CannotRestore,
+    StoredPoint,
+    for_each,
+    names_below,
+    read_attempts,
+)
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import point_name
@@ -77,20 +82,13 @@ async def copy(
     await target.put(begun_name(name), [_begun(stored)])
     done = 0
 
-    async def work(todo: Iterable[str]) -> None:
+    async def copy_one(key: str) -> None:
         nonlocal done
-        for key in todo:
-            await target.put(key, [await _object(source, key)])
-            done += 1
-            tell(f"copying: {done} of {stored.named_objects} objects")
+        await target.put(key, [await _object(source, key)])
+        done += 1
+        tell(f"copying: {done} of {stored.named_objects} objects")
 
-    todo = iter(sorted(stored.named))
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(AT_ONCE):
-                tasks.create_task(work(todo))
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await for_each(sorted(stored.named), copy_one, AT_ONCE)
     await _copy_views(source, target)
     nodes = {named.group: named.node for named in stored.point.groups}
     for group, document in stored.documents.items():
@@ -103,12 +101,9 @@ async def copy(
 
 async def _copy_views(source: Source, target: ObjectStore) -> None:
     """Copy the states of views; one that goes meanwhile is not of the newest, which a version begins with."""
-    after = ""
-    while names := await source.list(VIEW_OBJECTS, after, MAX_LIST):
-        for key in names:
-            with contextlib.suppress(ObjectNotFound):
-                await target.put(key, [await source.get(key)])
-        after = names[-1]
+    async for key in names_below(source, VIEW_OBJECTS):
+        with contextlib.suppress(ObjectNotFound):
+            await target.put(key, [await source.get(key)])
 
 
 async def _object(source: Source, key: str) -> Buffer:

@@ -6,9 +6,9 @@ A state that cannot be read, or that names an object which is gone, is found her
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
 from strandline.node.objectstore.store import MAX_LIST, ObjectNotFound, ObjectStore
@@ -45,6 +45,12 @@ _ATTEMPT_CURE: Final = (
     " used, so that no point can be restored without it"
 )
 T = TypeVar("T")
+
+
+class Listed(Protocol):
+    """A storage whose names are wanted."""
+
+    async def list(self, prefix: str, after: str, limit: int, /) -> Sequence[str]: ...
 
 
 class CannotRestore(Exception):
@@ -124,13 +130,10 @@ async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoi
 async def read_attempts(store: ObjectStore, cluster: str) -> tuple[RestoreAttempt, ...]:
     """All records of attempts to restore, in the order of names. Raises CannotRestore, StoreError."""
     found: list[RestoreAttempt] = []
-    prefix, after = attempts_prefix(cluster), ""
-    while names := await store.list(prefix, after, MAX_LIST):
-        for name in names:
-            if attempt_number(name) is not None:
-                data = bytes(await store.get(name))
-                found.append(_decoded(name, decode_attempt, data, _ATTEMPT_CURE))
-        after = names[-1]
+    async for name in names_below(store, attempts_prefix(cluster)):
+        if attempt_number(name) is not None:
+            data = bytes(await store.get(name))
+            found.append(_decoded(name, decode_attempt, data, _ATTEMPT_CURE))
     return tuple(found)
 
 
@@ -169,18 +172,11 @@ def _check_incarnation(owner: Owner, point: RestorePoint, attempts: Sequence[Res
 
 async def _documents(store: ObjectStore, point: RestorePoint) -> dict[int, SnapshotDocument]:
     found: dict[int, SnapshotDocument] = {}
-    todo = iter(point.groups)
 
-    async def work() -> None:
-        for named in todo:
-            found[named.group] = await _document(store, point.cluster, named)
+    async def read(named: GroupState) -> None:
+        found[named.group] = await _document(store, point.cluster, named)
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(READS_AT_ONCE):
-                tasks.create_task(work())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await for_each(point.groups, read, READS_AT_ONCE)
     return dict(sorted(found.items()))
 
 
@@ -258,13 +254,33 @@ async def _check_objects(store: ObjectStore, found: StoredPoint) -> None:
 
 async def object_names(store: ObjectStore) -> frozenset[str]:
     """Names of all objects of level zero and one; raises StoreError."""
-    found: set[str] = set()
-    for prefix in (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX):
-        after = ""
-        while names := await store.list(prefix, after, MAX_LIST):
-            found.update(names)
-            after = names[-1]
-    return frozenset(found)
+    prefixes = (LEVEL_ZERO_PREFIX, LEVEL_ONE_PREFIX)
+    return frozenset([name for prefix in prefixes async for name in names_below(store, prefix)])
+
+
+async def names_below(store: Listed, prefix: str) -> AsyncIterator[str]:
+    """Names that begin with `prefix`, in order, a page at a time; raises StoreError."""
+    after = ""
+    while names := await store.list(prefix, after, MAX_LIST):
+        for name in names:
+            yield name
+        after = names[-1]
+
+
+async def for_each(todo: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
+    """Do `work` with each, so many at a time; the first error ends it, and is raised."""
+    left = iter(todo)
+
+    async def worker() -> None:
+        for one in left:
+            await work(one)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(at_once):
+                tasks.create_task(worker())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _objects(state: PartitionState, topic_id: bytes, number: int) -> Iterator[str]:
