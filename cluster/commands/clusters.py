@@ -11,6 +11,7 @@ import typer
 
 from strandline.cluster.admin_client import DEGRADED, first_answer
 from strandline.cluster.client_settings import load
+from strandline.cluster.commands.restart import Nodes, Timeout, restart, show_started
 from strandline.cluster.commands.restore import restore
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
@@ -21,16 +22,14 @@ from strandline.cluster.output import Json, escaped, plural, progress, show, tab
 from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask
 from strandline.cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
+from strandline.cluster.well import wait_well
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
 app.command()(restore)
+app.command()(restart)
 
 Folder = Annotated[Path, typer.Option("--cluster", metavar="FOLDER", help="Folder of the cluster's files.")]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="Node id, from 1.")]
-Nodes = Annotated[list[int] | None, typer.Argument(metavar="[NODE...]", help="Node ids. Default: all nodes.")]
-Timeout = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until the nodes are healthy.")
-]
 
 
 @app.command()
@@ -129,16 +128,35 @@ def _client(found: Description) -> list[str]:
 
 
 @app.command()
-def status(admin: Admin = None, cluster: Cluster = None, as_json: Json = False) -> None:
+def status(
+    wait: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0, help="Wait for so long until all is healthy and replicas in step."
+        ),
+    ] = 0.0,
+    admin: Admin = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
     """Show each node's process, ports and health. Exits with status 1 unless all nodes are healthy.
 
-    With --admin it asks nodes of any cluster, which were not started by `cluster up`.
+    With --admin it asks nodes of any cluster, which were not started by `cluster up`. With --wait status 0
+    also means that every replica is in step, so that the cluster can do without any one node.
 
     \b
     Examples:
       strandline cluster status
+      strandline cluster status --wait 60
       strandline cluster status --admin 10.0.0.1:9644,10.0.0.2:9644,10.0.0.3:9644
     """
+    if wait:
+        with progress(as_json) as tell:
+            lacking = wait_well(target(admin=admin, folder=cluster).admin, wait, tell)
+        if lacking is not None:
+            raise CommandFailed(
+                f"the cluster is not well after {wait:g} s: {lacking}", "see `strandline cluster status`"
+            )
     if admin is not None:
         _remote(target(admin=admin, folder=cluster).admin, as_json)
         return
@@ -230,27 +248,7 @@ def start(
     local = LocalCluster(cluster)
     with progress(as_json) as tell:
         started = local.start(*(nodes or ()), timeout=timeout, progress=tell)
-    _show_started("started", started, local, nodes, as_json)
-
-
-@app.command()
-def restart(
-    nodes: Nodes = None,
-    cluster: Folder = Path(DEFAULT_FOLDER),
-    timeout: Timeout = HEALTHY_SECONDS,
-    as_json: Json = False,
-) -> None:
-    """Restart nodes one at a time, each after all running nodes are healthy. Clients keep working.
-
-    \b
-    Examples:
-      strandline cluster restart
-      strandline cluster restart 3
-    """
-    local = LocalCluster(cluster)
-    with progress(as_json) as tell:
-        restarted = local.restart(*(nodes or ()), timeout=timeout, progress=tell)
-    _show_started("restarted", restarted, local, nodes, as_json)
+    show_started("started", started, local, nodes, as_json)
 
 
 @app.command()
@@ -294,21 +292,6 @@ def logs(
     found = LocalCluster(cluster).chosen(*(nodes or ()))
     for node, line in lines({each.node: each.log for each in found}, last, follow=follow):
         show(as_json, {"node": node, "line": line}, f"node {node}: {line}" if len(found) > 1 else line)
-
-
-def _show_started(
-    done: str, started: list[int], local: LocalCluster, wanted: list[int] | None, as_json: bool
-) -> None:
-    """One line a node: those started, and those that were wanted by name and ran already."""
-    found = local.description.nodes
-    rows = [
-        {"node": node, "pid": found[node].pid, "started": node in started}
-        for node in dict.fromkeys(wanted or started)
-    ]
-    said = [
-        f"{done if row['started'] else 'already up'}: node {row['node']} (pid {row['pid']})" for row in rows
-    ]
-    show(as_json, {"nodes": rows}, "\n".join(said) or "already up: all nodes")
 
 
 def _remote(addresses: Sequence[str], as_json: bool) -> None:

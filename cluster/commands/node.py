@@ -15,8 +15,9 @@ from strandline.cluster.admin_client import AdminClient, Unreachable, first_answ
 from strandline.cluster.commands import node_members
 from strandline.cluster.commands.node_members import keeps_its_vote, votes_missing
 from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.leader_drain import drain_leaders, undrain
 from strandline.cluster.local import NODE_PROGRAM
-from strandline.cluster.output import Json, progress, show
+from strandline.cluster.output import Json, plural, progress, show
 from strandline.cluster.target import Admin, Cluster, target
 
 # Its help is the docstring of `node`, which has the examples.
@@ -118,7 +119,18 @@ def replace(
 @app.command()
 def drain(
     node: Annotated[int, typer.Argument(metavar="ID", help="The node to empty.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let the node get replicas again.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let the node get replicas, or leaderships, again.")
+    ] = False,
+    leaders: Annotated[
+        bool,
+        typer.Option(
+            "--leaders", help="Hand over its leaderships alone, and take none for --for: before a restart."
+        ),
+    ] = False,
+    seconds: Annotated[
+        float, typer.Option("--for", metavar="SECONDS", min=1, max=600, help="With --leaders.")
+    ] = 60.0,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait until the node is empty (0: do not wait).", min=0.0)
     ] = DRAINED_SECONDS,
@@ -136,8 +148,12 @@ def drain(
     Examples:
       strandline node drain 3
       strandline node drain 3 --undo
+      strandline node drain 3 --leaders
     """
     addresses = target(admin=admin, folder=cluster).admin
+    if leaders:
+        _drain_leaders(addresses, node, 0.0 if undo else seconds, timeout, as_json)
+        return
     body = {"node": node, "draining": not undo}
     with progress(as_json) as say:
         answer = first_answer(addresses, "POST", "/api/nodes/drain", body, timeout=20.0)
@@ -225,6 +241,32 @@ def remove(
     if chosen.local is not None and node in chosen.local.nodes:
         chosen.local.forget(node)
     show(as_json, {"node": node, "removed": True}, f"node {node} is removed")
+
+
+def _drain_leaders(
+    addresses: Sequence[str], node: int, seconds: float, timeout: float, as_json: bool
+) -> None:
+    """`node drain --leaders`; 0 seconds undo it."""
+    plain: dict[str, Any] = {"node": node, "drained_seconds": seconds or None}
+    if not seconds:
+        undrain(addresses, node)
+        show(as_json, plain, f"node {node} may lead again")
+        return
+    with progress(as_json) as say:
+        drained = drain_leaders(addresses, node, seconds, timeout, say)
+    if drained is None:
+        raise CommandFailed(
+            f"node {node} runs an earlier release, which cannot be drained of its leaderships alone",
+            "stop it: it hands over what it leads first",
+        )
+    plain |= {"handed_over": drained.handed_over, "alone": drained.alone}
+    said = (
+        f"node {node} has handed over {plural(drained.handed_over, 'leadership')}, and takes none for"
+        f" {seconds:g} s: restart it now"
+    )
+    if drained.alone:
+        said += f"; {plural(drained.alone, 'group')} without another replica will be away meanwhile"
+    show(as_json, plain, said)
 
 
 def _stay(row: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from strandline.node.admin.consumer_groups import ConsumerGroupsApi
 from strandline.node.admin.exposition import CONTENT_TYPE
 from strandline.node.admin.health import problems, status
 from strandline.node.admin.http import REQUEST_SECONDS, STRANGER, Json, json_body, refusal
+from strandline.node.admin.leaderships import LeadershipsApi
 from strandline.node.admin.metrics import Metrics
 from strandline.node.admin.nodes import NodesApi
 from strandline.node.admin.openapi import OPENAPI
@@ -62,6 +63,7 @@ class AdminApi:
             ("POST", "/api/checkpoints", self.checkpoint),
             ("POST", "/api/checkpoints/renew", self.renewal),
             *NodesApi(self._source).routes(),
+            *LeadershipsApi(self._source).routes(),
             *BalanceApi(self._source).routes(),
             *CollectionApi(self._source).routes(),
             *CompactionApi(self._source).routes(),

@@ -32,6 +32,8 @@ from strandline.node.admin.schemas import (
     ERROR,
     GROUP,
     HEALTH,
+    LEADER_DRAIN_REQUEST,
+    LEADERSHIPS,
     NODES,
     NOTHING,
     PARTITION,
@@ -131,6 +133,12 @@ OPENAPI: Final[dict[str, Any]] = {
         "/api/nodes/remove": _post("Forget a dead node without replicas", REMOVE_REQUEST, REMOVED),
         "/api/nodes/drain": _post(
             "Have a node get no more replicas and lose those it has", DRAIN_REQUEST, DRAINED
+        ),
+        "/api/leaderships": _get("What this node leads, and which voters are not in step", LEADERSHIPS),
+        "/api/leaderships/drain": _post(
+            "Have this node hand over what it leads, and take no leadership for some time",
+            LEADER_DRAIN_REQUEST,
+            LEADERSHIPS,
         ),
         "/api/balance": {
             **_get("How replicas are spread, and which would move", BALANCE),

@@ -158,6 +158,29 @@ DRAINED: Final = record(
     draining=value("boolean", "Whether it gets no more replicas."),
     replicas=value("integer", "Partitions it has a replica of."),
 )
+LEADER_DRAIN_REQUEST: Final = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["node"],
+    "properties": {
+        "node": value("integer", "Id of the node that is asked."),
+        "seconds": {"type": "number", "minimum": 0, "maximum": 600, "default": 60},
+    },
+}
+LEADERSHIPS: Final = record(
+    node=value("integer", "Node id."),
+    leads=value("integer", "Groups that it leads and that have other voters."),
+    alone=value("integer", "Groups that have no other voter, so that a restart takes them away."),
+    drained_seconds=maybe("number", "For how long it takes no leadership; null when it may."),
+    behind=rows(
+        record(
+            node=value("integer", "Id of a voter that is not in step."),
+            groups=value("integer", "Number of groups led here in which it is not."),
+            examples=rows(INTEGER, "The first of them."),
+        ),
+        "Voters that do not answer, or have not nearly all of what is committed.",
+    ),
+)
 BALANCE_REQUEST: Final = {
     "type": "object",
     "additionalProperties": False,

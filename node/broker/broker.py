@@ -103,7 +103,7 @@ class Broker(NodeParts):
         is named in the log and left behind. Raises UncleanStop if it may still write to the data folder: its
         lock then goes with the process.
         """
-        self.host.leave()
+        self.host.leader_drain.for_good()
         hung: list[str] = []
         self.memory.close()
         await self._ended("views", self.views.close(), hung)
@@ -127,7 +127,7 @@ class Broker(NodeParts):
         self.idle_epochs.close()
         await self._ended("the collector", self.collector.close(), hung)
         await self._ended("the deletion of gone topics", self.gone_topics.close(), hung)
-        await self.host.hand_over(hand_over_seconds)
+        await self.host.leader_drain.hand_over(hand_over_seconds)
         # Before the Kafka port: if leadership could not be handed over, members that wait for their groups
         # would delay its end.
         self.coordinators.close()

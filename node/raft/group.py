@@ -213,6 +213,10 @@ class RaftGroup(ReplicaState):
         """Number of voters, this one included, that answer and have nearly all committed entries."""
         return self.isr.count()
 
+    def behind(self) -> list[int]:
+        """The other voters that are not in sync, where this node leads."""
+        return self.isr.behind()
+
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
         """Resolves to True once `count` voters hold entry `index`; see InSyncReplicas.when_held."""
         return self.isr.when_held(index, count)

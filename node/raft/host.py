@@ -22,6 +22,7 @@ from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.group_services import GroupServices
 from strandline.node.raft.host_settings import HostSettings
+from strandline.node.raft.leader_drain import LeaderDrain
 from strandline.node.raft.pysyncobj_seam import LEADER, check_internals
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.snapshots.store import SnapshotStore
@@ -32,8 +33,6 @@ from strandline.node.raft.wal.write_ahead_log import RecordKind, WalError, WalFa
 from strandline.statemachine.machine import StateMachine
 
 log = logging.getLogger(__name__)
-
-_HANDED_OVER_AT_ONCE = 64
 
 
 class RaftHost(GroupServices):
@@ -69,6 +68,7 @@ class RaftHost(GroupServices):
             on_group_failed=on_group_failed,
         )
         self.disk = disk
+        self.leader_drain = LeaderDrain(self)
         self.created = 0
         """Groups that ever came in this process."""
         self._wal_executor = wal_executor
@@ -140,8 +140,8 @@ class RaftHost(GroupServices):
 
     async def stop(self, hand_over_seconds: float = 2.0) -> None:
         """Hand leadership over, end every pending command, sync and close."""
-        self.leave()
-        await self.hand_over(hand_over_seconds)
+        self.leader_drain.for_good()
+        await self.leader_drain.hand_over(hand_over_seconds)
         self.stopped = True
         self.ticker.stop()
         for group in self.groups.values():
@@ -151,27 +151,6 @@ class RaftHost(GroupServices):
         # The log's lock goes with it, and the next process finds no write of this one under way.
         await self.loop.run_in_executor(self._snapshot_executor, _after_the_others)
         await self.wal.close()
-
-    def leave(self) -> None:
-        """Take no leadership from now on, as the node is about to stop. It votes on."""
-        self.leaving = True
-
-    async def hand_over(self, seconds: float) -> None:
-        """Transfer this node's leaderships, for up to this many seconds.
-
-        A part at a time: thousands of elections at once would take the other nodes' leaders down with them.
-        """
-        deadline = self.loop.time() + seconds
-        while self.loop.time() < deadline:
-            led = [group for group in self.by_rank() if group.is_leader and len(group.voters) > 1]
-            under_way = sum(group.transfer_target is not None for group in led)
-            for group in led:
-                if under_way >= _HANDED_OVER_AT_ONCE:
-                    break
-                under_way += group.transfer()
-            if not under_way:
-                return
-            await asyncio.sleep(self.config.heartbeat_seconds / 4)
 
     def _on_wal_failed(self, error: Exception) -> None:
         where = f"{self.settings.folder}/wal"

@@ -70,6 +70,7 @@ async def test_every_answer_is_what_the_description_says(tmp_path: Path) -> None
             "/health",
             "/api/cluster",
             "/api/nodes",
+            "/api/leaderships",
             "/api/topics",
             "/api/partitions",
             "/api/groups",
@@ -332,6 +333,27 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
         assert answer.json()["folder"] == f"{0xAB:016x}"
         assert node.machine.replacement is not None
         assert node.machine.replacement.folder == 0xAB
+
+
+@on_loop
+async def test_a_node_is_drained_of_its_leaderships(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {"a": 2}) as (node, _, client):
+        path = "/api/leaderships/drain"
+        for body in ("{}", '{"node": true}', '{"node": 1, "seconds": 601}', '{"node": 1, "seconds": NaN}'):
+            answer = await client.ask("POST", path, body.encode())
+            assert "the body is {" in refused(answer, 400)
+        assert "this is node 1: ask node 2 itself" in refused(
+            await client.ask("POST", path, b'{"node": 2}'), 503
+        )
+        answer = await client.ask("POST", path, b'{"node": 1, "seconds": 30}')
+        told = answer.json()
+        check(told, schema_of("/api/leaderships"), path)
+        assert 29 < told.pop("drained_seconds") <= 30
+        assert told == {"node": 1, "leads": 0, "alone": 3, "behind": []}
+        answer = await client.ask("POST", path, b'{"node": 1, "seconds": 0}')
+        assert answer.json()["drained_seconds"] is None
+        node.host.leader_drain.for_good()
+        assert "node 1 is about to stop" in refused(await client.ask("POST", path, b'{"node": 1}'), 503)
 
 
 @on_loop

@@ -109,7 +109,7 @@ def test_a_node_that_stops_hands_its_groups_over_a_part_at_a_time() -> None:
         leader = cluster.leader(3)
         host = cluster.hosts[leader]
         assert sum(group.is_leader for group in host.groups.values()) == 200
-        stopping = cluster.world.nodes[leader].spawn(host.hand_over(5.0))
+        stopping = cluster.world.nodes[leader].spawn(host.leader_drain.hand_over(5.0))
         most = 0
         while not stopping.done():
             cluster.run(0.0005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.commitment import Commitment
@@ -33,20 +34,26 @@ class InSyncReplicas(Part):
         A follower counts while its log is known to match, it lags by no more than a full pipeline, and it has
         answered within the longest election timeout: a follower that is slow for a moment still counts.
         """
+        return 1 + sum(self._followers())
+
+    def behind(self) -> list[int]:
+        """The other voters, as the leader counts them, that are not in sync."""
+        others = self.state.other_voters()
+        return [peer for peer, follows in zip(others, self._followers(), strict=True) if not follows]
+
+    def _followers(self) -> Iterator[bool]:
+        """Of each other voter, whether it is in sync."""
         state = self.state
         oldest = self.host.now() - self.settings.election_max_seconds
         behind = state.commit - self.settings.max_inflight_messages
-        count = 1
-        for peer in state.voters:
+        for peer in state.other_voters():
             progress = state.progress.get(peer)
-            if (
+            yield (
                 progress is not None
                 and progress.phase is Phase.REPLICATE
                 and progress.match >= behind
                 and self.lease.acked_at(peer) >= oldest
-            ):
-                count += 1
-        return count
+            )
 
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
         """Resolves to True once `count` voters hold entry `index`, which is committed, on their disks.

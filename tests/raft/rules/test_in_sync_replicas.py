@@ -74,11 +74,13 @@ def test_a_follower_that_is_cut_off_is_not_in_sync_and_not_waited_for() -> None:
     cluster.settle()
     assert waiting.result() is False
     assert cluster[1].group.in_sync() == 2
+    assert cluster[1].group.behind() == [3]
     assert held(cluster, index, 2).result()
     cluster.slow_disks.clear()
     cluster.heal()
     cluster.advance(0.5)
     assert cluster[1].group.in_sync() == 3
+    assert cluster[1].group.behind() == []
     assert held(cluster, index).result()
 
 
