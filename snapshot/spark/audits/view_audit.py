@@ -1,36 +1,32 @@
 """The audit of views: at a restore point a view's topic is what Spark SQL makes of the program's inputs.
 
 A view's process commits its records and the offsets of its inputs in one transaction, and a restore point has
-no transaction in part. So the offsets that a program's group has there are the cut of what its topics have
-there. Spark works the program's text out over the inputs up to these offsets: the kernels are not asked.
+no transaction in part (view_cut.py). So the offsets that a program's group has there are the cut of what its
+topics have there. Spark works the program's text out over the inputs up to these offsets: the kernels are not
+asked.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.extras import ExtraMissing, require
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.restore_point import RestorePoint, RestorePointDamaged
-from strandline.snapshot.spark.at_point import AtPoint, records, restore_points, topic_at
+from strandline.snapshot.spark.at_point import records, restore_points
 from strandline.snapshot.spark.audits.result import AuditResult, Row, Verdict
+from strandline.snapshot.spark.audits.view_cut import PointPrograms, ProgramAt, UnknownOutcome
 from strandline.snapshot.spark.audits.work import ClusterStorage
 from strandline.snapshot.spark.json_schema import quoted
-from strandline.snapshot.spark.newest import PointCheckpoints
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.topic_views import latest
 from strandline.snapshot.storage import Storage, StorageError
-from strandline.statemachine.controller.controller_state import ControllerState
-from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram, group_name
-from strandline.statemachine.groups.groups import GroupsMachine
-from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
+from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
 from strandline.statemachine.views.refusals import Refused
 from strandline.statemachine.views.types import Type
 
@@ -48,18 +44,18 @@ TOLERANCE: Final = 1e-9
 Where numbers of very different sizes cancel out, Spark's own sum may be further off than that.
 """
 
-Cut = Mapping[tuple[bytes, int], int]
-"""Offsets by topic id and partition."""
 
-
-def views_equal_their_sql(spark: SparkSession, cluster: ClusterStorage) -> AuditResult:
-    """Ask the audit about one cluster's storage."""
+def views_equal_their_sql(
+    spark: SparkSession, cluster: ClusterStorage, points: Sequence[RestorePoint] | None = None
+) -> AuditResult:
+    """Ask the audit about one cluster's storage, at some restore points or at the newest ones."""
     counts = {"views compared": 0, "restore points": 0, "rows": 0}
     evidence: list[Row] = []
     remarks: list[Row] = []
     findings = 0
     try:
-        points = restore_points(cluster.storage, cluster.cluster)[-MOST_POINTS:]
+        if points is None:
+            points = restore_points(cluster.storage, cluster.cluster)[-MOST_POINTS:]
     except (StorageError, RestorePointDamaged) as error:
         points, remarks = [], [{"problem": f"restore points cannot be read: {error}"}]
     for point in points:
@@ -90,11 +86,6 @@ def views_equal_their_sql(spark: SparkSession, cluster: ClusterStorage) -> Audit
     )
 
 
-def _attempt_of(metadata: str) -> int | None:
-    """The version that committed an offset; librdkafka sends the text with the 0 behind it."""
-    return int(json.loads(metadata.rstrip("\0"))[1]) if metadata else None
-
-
 class Told(NamedTuple):
     """One view at one point: what differs, or a remark that says why it could not be compared."""
 
@@ -112,20 +103,17 @@ class _Point:
     def __init__(self, spark: SparkSession, storage: Storage, point: RestorePoint) -> None:
         self._spark = spark
         self._storage = storage
-        self._checkpoints = PointCheckpoints(storage, point)
+        self._point = PointPrograms(storage, point)
 
     def compared(self) -> Iterator[Told]:
         """Compare the views of every live version."""
-        state = self._checkpoints.controller()
-        for program in state.view_programs.values():
+        for program in self._point.state.view_programs.values():
             if program.live is not None:
-                yield from self._program(state, program, program.live)
+                yield from self._program(program, program.live)
 
-    def _program(
-        self, state: ControllerState, program: ViewProgram, version: ProgramVersion
-    ) -> Iterator[Told]:
-        cut = self._cut(state, program, version)
-        if cut is None:
+    def _program(self, program: ViewProgram, version: ProgramVersion) -> Iterator[Told]:
+        at = self._point.at(program, version)
+        if at is None:
             yield Told(program.name, "", "its group has no offsets: it has taken nothing yet")
             return
         try:
@@ -146,11 +134,12 @@ class _Point:
                 topic_id = ids.get(table.topic)
                 if topic_id is None:
                     continue  # no view of the program reads it
-                at = self._at(state, topic_id)
-                if at is None:
+                below = self._point.input(topic_id, at.cut)
+                if below is None:
                     yield Told(program.name, "", f"the input {table.topic} is not in this point")
                     return
-                frame = table_rows(table, self._below(at, topic_id, cut))
+                columns = ("key", "value", "partition", "offset", "timestamp")
+                frame = table_rows(table, records(self._spark, self._storage, below, columns))
                 frame.createOrReplaceTempView(quoted(table.name))
                 made.append(table.name)
             # Views with one query have one sink, and a topic each.
@@ -160,59 +149,20 @@ class _Point:
                 answer.createOrReplaceTempView(quoted(view.name))
                 made.append(view.name)
                 if view.sink is not None:
-                    yield self._view(state, program.name, view, topics[view.name], answer)
+                    yield self._view(program.name, view, topics[view.name], at, answer)
         finally:
             for name in made:
                 self._spark.catalog.dropTempView(name)
 
-    def _cut(self, state: ControllerState, program: ViewProgram, version: ProgramVersion) -> Cut | None:
-        """The offsets that the version has committed, as the live one or before that in its filling."""
-        for attempt in (None, version.attempt):
-            cut = self._committed(state, group_name(program.name, program.created, attempt), version)
-            if cut is not None:
-                return cut
-        return None
-
-    def _committed(self, state: ControllerState, group: str, version: ProgramVersion) -> Cut | None:
-        topic = state.by_name.get(GROUPS_TOPIC)
-        if topic is None:
-            return None
-        coordinator = topic.partitions[coordinator_of(group, len(topic.partitions))]
-
-        def load(name: str, document: SnapshotDocument) -> Cut | None:
-            machine = GroupsMachine(lambda index, captured: None)
-            machine.restore(document.state)
-            found = machine.groups.get(group)
-            cut = {
-                (topic_id, number): one.offset
-                for topic_id, partitions in (found.offsets.committed if found else {}).items()
-                for number, one in partitions.items()
-                # After a cutover the live group still has the offsets of the version before.
-                if _attempt_of(one.metadata) == version.attempt
-            }
-            return cut or None
-
-        return self._checkpoints.of_group(coordinator.group, load)
-
-    def _at(self, state: ControllerState, topic_id: bytes) -> AtPoint | None:
-        topic = state.topics.get(topic_id)
-        return None if topic is None else topic_at(self._storage, self._checkpoints, topic)
-
-    def _below(self, at: AtPoint, topic_id: bytes, cut: Cut) -> DataFrame:
-        views = [view.within(view.first, cut.get((topic_id, view.number), 0)) for view in at.views]
-        columns = ("key", "value", "partition", "offset", "timestamp")
-        return records(self._spark, self._storage, views, columns)
-
-    def _view(
-        self, state: ControllerState, program: str, view: SparkView, topic_id: bytes, answer: DataFrame
-    ) -> Told:
-        at = self._at(state, topic_id)
-        if at is None:
+    def _view(self, program: str, view: SparkView, topic_id: bytes, at: ProgramAt, answer: DataFrame) -> Told:
+        try:
+            partitions = self._point.output(topic_id, at.transactions)
+        except UnknownOutcome as unknown:
+            return Told(program, view.name, f"a transaction is open in its topic: {unknown}")
+        if partitions is None:
             return Told(program, view.name, "its topic is not in this point")
-        if at.open:
-            return Told(program, view.name, "a transaction is open in its topic: it may lack its marker")
         there = topic_rows(
-            view, records(self._spark, self._storage, at.views, ("key", "value", "partition", "offset"))
+            view, records(self._spark, self._storage, partitions, ("key", "value", "partition", "offset"))
         )
         problems = differences(view, there, answer).cache()
         try:

@@ -35,6 +35,16 @@ def text_of(views: Mapping[str, str]) -> str:
     return TABLES + "\n".join(f"CREATE VIEW {name} AS {QUERIES[query]};" for name, query in views.items())
 
 
+def queries_of(text: str) -> dict[str, str]:
+    """The names of views with those of their queries, of a text that `text_of` gave."""
+    return {
+        name: query
+        for name in QUERIES
+        for query, said in QUERIES.items()
+        if f"CREATE VIEW {name} AS {said};" in text
+    }
+
+
 def another(views: Mapping[str, str], chance: random.Random) -> dict[str, str]:
     """A program that differs: a view more, one less, one with another query, or one with another name."""
     changed = dict(views)
