@@ -1,4 +1,4 @@
-"""What a restore point has of a program of views: the cut of its topics, and the topics up to that very cut.
+"""The cut of a program of views at a restore point, and its topics up to that very cut.
 
 The documents of a point are of different moments. A transaction that was decided before the first of them may
 have its marker in some and not in others: the group's document comes first, so a view's topic often has a

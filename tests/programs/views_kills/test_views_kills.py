@@ -16,6 +16,7 @@ def test_anything_but_views_that_are_their_sql_is_bad(wrong: str) -> None:
     right = Outcome(cuts=10)
     assert right.good
     assert not Outcome().good, "nothing was looked at"
+    assert not Outcome(cuts=9, wanted=10).good, "too little was looked at"
     setattr(right, wrong, ["it broke"] if wrong == "problems" else 1)
     assert not right.good
 
