@@ -9,8 +9,9 @@ import pytest
 
 from strandline.snapshot.spark.audits.view_cut import Cut, UnknownOutcome, committed_end, cut_of
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
+from strandline.statemachine.partition.placeholder import InlineBatch
+from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.transactions.transaction_state import Transaction, TransactionState
-from tests.statemachine.test_producers import Partition
 
 TOPIC: Final = b"\1" * 16
 ATTEMPT: Final = 40
@@ -18,6 +19,24 @@ LIVE: Final = 7
 """Producer ids: of the live version's process, and of the one that filled it."""
 FILLING: Final = 8
 UNDECIDED: Final = [state for state in TransactionState if state is not TransactionState.PREPARE_COMMIT]
+
+
+class Partition:
+    """Producers of a view's topic, and its end."""
+
+    def __init__(self) -> None:
+        self.producers = Producers()
+        self.next_offset = 0
+
+    def write(self, first: int, count: int, *, producer: int, transaction: int) -> None:
+        batch = InlineBatch(count, 0, b"", producer, 0, first, transaction)
+        assert self.producers.check(batch) is None
+        self.producers.appended(batch, self.next_offset, 0)
+        self.next_offset += count
+
+    def end(self, transaction: int, *, producer: int) -> None:
+        assert self.producers.end(producer, 0, transaction, 1, self.next_offset, 0) is not None
+        self.next_offset += 1
 
 
 def transaction(state: TransactionState, number: int, producer: int = LIVE) -> Transaction:
