@@ -47,7 +47,9 @@ class HeldLoop:
         self.longest: dict[str, float] = {}
         self._clock = clock
         self._due: float | None = None
-        self._rung = Event()
+        self._woken = Event()
+        """Ends a wait of the thread: what it looked into is over, or the watch is."""
+        self._looks = False
         self._stopped = False
         self._watched = 0
 
@@ -59,25 +61,31 @@ class HeldLoop:
     def stop(self) -> None:
         """Stop watching."""
         self._stopped = True
-        self._rung.set()
+        self._woken.set()
 
     def due(self, at: float) -> None:
         """The timer is to ring then, by the clock."""
         self._due = at
-        self._rung.set()
+        if self._looks:
+            # Else the thread sleeps, and finds the new time by itself: to wake it each time would cost more
+            # than all the rest of the watch.
+            self._woken.set()
 
     def _watch(self) -> None:
         while not self._stopped:
-            self._rung.clear()
-            due = self._due
-            wait = None if due is None else max(due + LATE - self._clock(), 0.0)
-            if self._rung.wait(wait) or due is None:
+            due, now = self._due, self._clock()
+            if due is None or now < due + LATE:
+                self._woken.wait(LATE if due is None else due + LATE - now)
                 continue
+            self._woken.clear()
+            self._looks = True
             seen: Counter[str] = Counter()
-            while not self._rung.is_set():
+            while self._due == due and not self._stopped:
                 seen[part_of(sys._current_frames().get(self._watched))] += 1
-                self._rung.wait(SAMPLE)
-            self.note(seen, self._clock() - due)
+                self._woken.wait(SAMPLE)
+            self._looks = False
+            if seen:
+                self.note(seen, self._clock() - due)
 
     def note(self, seen: Counter[str], held: float) -> None:
         """The loop was held up for this long, and was seen in these parts meanwhile."""

@@ -51,7 +51,7 @@ class CompactionUpkeep:
 
     def __init__(self, context: CompactionContext) -> None:
         self.measures = CompactionMeasures()
-        self.publisher = CompactionPublisher(context, self.log_of, self.measures)
+        self.publisher = CompactionPublisher(context, lambda: self.logs, self.measures)
         self._context = context
         self._config = context.config.compaction
         self._kept: dict[int, LogUpkeep] = {}
@@ -208,8 +208,12 @@ class CompactionUpkeep:
         context = self._context
         now, now_ms = context.loop.time(), context.wall_ms()
         kept: dict[int, LogUpkeep] = {}
+        by_topic: dict[bytes, Configs | None] = {}
         async for replica in in_slices(context.partitions):
-            configs = configs_of(context, replica.topic_id)
+            topic = replica.topic_id
+            if topic not in by_topic:
+                by_topic[topic] = configs_of(context, topic)
+            configs = by_topic[topic]
             if configs is None:
                 continue
             one = self._kept.get(replica.group.id)

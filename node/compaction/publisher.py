@@ -7,7 +7,7 @@ is bounded by where the log was clean as it began: later pieces may have less. d
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from strandline.node.compaction.compaction_measures import CompactionMeasures
@@ -52,13 +52,13 @@ class CompactionPublisher:
     def __init__(
         self,
         context: CompactionContext,
-        log_of: Callable[[int], ReplicaLog | None],
+        logs: Callable[[], Mapping[int, ReplicaLog]],
         measures: CompactionMeasures,
     ) -> None:
-        """`log_of` gives the local log of a group; None where the topic is not compacted."""
+        """`logs` gives the local logs of the compacted replicas here, by group."""
         self._measures = measures
         self._context = context
-        self._log_of = log_of
+        self._logs = logs
         self._publishings: dict[int, Publishing] = {}
         self.working_on: ReplicaLog | None = None  # the log whose batches are being published
         self._last = 0
@@ -72,19 +72,15 @@ class CompactionPublisher:
     async def step(self) -> bool:
         """Publish one object, of any partition that is led here; whether there was work."""
         known, self._publishings = self._publishings, {}
-        led = [
-            replica
-            async for replica in in_slices(self._context.partitions)
-            if self._log_of(replica.group.id) is not None and replica.leads
-        ]
+        led = [log.replica async for log in in_slices(self._logs().values()) if log.replica.leads]
         for replica in led:
             before = known.get(replica.group.id)
             if before is None or before.term != replica.leader_epoch:
                 before = Publishing(replica.leader_epoch)
             self._publishings[replica.group.id] = before
-        now = self._context.loop.time()
+        now, logs = self._context.loop.time(), self._logs()
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
-            publishing, owner = self._publishings[replica.group.id], self._log_of(replica.group.id)
+            publishing, owner = self._publishings[replica.group.id], logs.get(replica.group.id)
             view = None if owner is None else owner.readable()
             waits = publishing.backoff.retry_at > now
             if owner is None or view is None or waits or not leads_in(replica, publishing.term):

@@ -75,11 +75,6 @@ class CoordinatorReplica(LedReplica, Generic[M]):
         """
         return self.machine_for_group.plain
 
-    @property
-    def leads(self) -> bool:
-        """Whether this node believes that it leads and has applied everything of earlier terms."""
-        return self.term != 0
-
     # What can be asked of it.
 
     async def execute(self, command: CoordinatorCommand) -> Any | Refusal:

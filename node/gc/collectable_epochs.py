@@ -100,6 +100,8 @@ class CollectableEpochs:
         """By group, whose id stands for one partition for ever."""
         self._raised: dict[int, None] = {}
         """Groups led here whose value rose since it was last told."""
+        self._looked: dict[Partition, int] = {}
+        """The changes of those led here as they were last looked at, unless reads held them back then."""
         self._broken: dict[int, None] = {}
         """Groups whose value cannot be told; said once."""
         self._peers: dict[int, None] = {}
@@ -224,18 +226,27 @@ class CollectableEpochs:
 
     async def _look(self) -> None:
         """Take up what the partitions that are led here can do without."""
+        known, self._looked = self._looked, {}
         for number, partition in enumerate([*self._partitions], 1):
             if partition.leads and partition.group.failure is None:
-                group = partition.group.id
-                try:
-                    value = partition.collectable_epoch
-                except Exception as error:
-                    self._broke(partition, error)
-                    continue
-                if self._note(group, partition.leader_epoch, value):
-                    self._raised[group] = None
+                self._take_up(partition, known.get(partition))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
+
+    def _take_up(self, partition: Partition, looked: int | None) -> None:
+        """Note M(p) of a partition, unless it stands as it did at the last look."""
+        changes = partition.changes
+        if changes != looked:
+            group = partition.group.id
+            try:
+                value = partition.collectable_epoch
+            except Exception as error:
+                self._broke(partition, error)
+                return
+            if self._note(group, partition.leader_epoch, value):
+                self._raised[group] = None
+        if not partition.held_by_reads:
+            self._looked[partition] = changes
 
     def _broke(self, partition: Partition, error: Exception) -> None:
         """An invariant of one partition is broken: M stays below it, the other partitions go on."""

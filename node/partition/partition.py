@@ -139,11 +139,6 @@ class Partition(LedReplica):
         return self.machine_for_group.plain
 
     @property
-    def leads(self) -> bool:
-        """Whether this node believes that it leads and has applied everything of earlier terms."""
-        return self.fence.window is not None
-
-    @property
     def leader_epoch(self) -> int:
         """The term of this node's leadership; where it does not lead, the newest term it has applied."""
         window = self.fence.window
@@ -176,6 +171,11 @@ class Partition(LedReplica):
         assert epoch >= self._collectable_epoch, "M(p) went down: an object may be gone that is needed"
         self._collectable_epoch = epoch
         return epoch
+
+    @property
+    def held_by_reads(self) -> bool:
+        """Whether reads in flight may hold `collectable_epoch` back: it may rise without a change here."""
+        return self._batches.holds.oldest_epoch is not None
 
     # What can be asked of it.
 

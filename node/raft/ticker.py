@@ -81,12 +81,13 @@ class Ticker:
             self.active.pop(group.id, None)
 
     def tick(self) -> None:
-        self._timer = self._host.loop.call_later(self._host.config.tick_seconds, self.tick)
-        now = self._host.clock.now()
-        self._host.clock.notice_gap(now)
-        if self._host.clock.attention.ticked(now) > self._host.config.tick_seconds:
+        clock, tick_seconds = self._host.clock, self._host.config.tick_seconds
+        self._timer = self._host.loop.call_later(tick_seconds, self.tick)
+        now = clock.now()
+        clock.notice_gap(now)
+        if clock.attention.ticked(now) > tick_seconds:
             self._late_until = now + self._host.config.election_min_seconds
-        self._host.clock.last_tick = now
+        clock.last_tick = now
         since = self._host.wal.stalled_since
         stalled = (
             since is not None and self._host.loop.time() - since > 2 * self._host.config.election_max_seconds

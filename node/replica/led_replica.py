@@ -31,13 +31,11 @@ class LedReplica:
         self._loop = loop
         self._watchers = Watchers(loop, f"{place.topic}-{place.partition}")
         self._closed = False
+        self.leads = False
+        """Whether this node believes that it leads and has applied everything of earlier terms. A plain
+        attribute: each look at thousands of replicas reads it."""
 
     # What a subclass does.
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node believes that it leads and has applied everything of earlier terms."""
-        raise NotImplementedError
 
     def _begin_term(self, term: int) -> None:
         """This node leads from now on, with all of earlier terms applied."""
@@ -59,6 +57,11 @@ class LedReplica:
         if self._closed:
             return False
         return isinstance(await self.group.barrier(), Applied)
+
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever the state or the leadership may have changed."""
+        return self._watchers.changes
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the
@@ -86,6 +89,7 @@ class LedReplica:
 
     def _on_ready(self, term: int) -> None:
         if not self._closed:
+            self.leads = True
             self._begin_term(term)
             self._watchers.changed()
 
@@ -94,5 +98,6 @@ class LedReplica:
             self._stop(f"this node does not lead the {self._what} any more")
 
     def _stop(self, reason: str) -> None:
+        self.leads = False
         self._end_term(reason)
         self._watchers.changed()

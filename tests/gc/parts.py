@@ -78,7 +78,16 @@ class Replica:
         self.group = Group(group)
         self.leads = False
         self.leader_epoch = 0
+        self.held_by_reads = False
         self.collectable_epoch = value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__dict__[name] = value
+        self.__dict__["changes"] = self.__dict__.get("changes", 0) + 1
+
+    def end_reads(self, value: int) -> None:
+        """Reads that held M(p) back end: nothing of that is a change of the partition."""
+        self.__dict__["held_by_reads"], self.__dict__["collectable_epoch"] = False, value
 
 
 class GcNode:

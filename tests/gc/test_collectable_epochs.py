@@ -70,6 +70,20 @@ def test_m_is_the_lowest_of_all_partitions_and_of_the_epoch_before_the_present()
     assert small.nodes[2].epochs.maximum() == small.nodes[3].epochs.maximum() == one.maximum()
 
 
+def test_what_reads_held_back_is_taken_up_when_they_end() -> None:
+    small = Small()
+    for replica in small.replicas:
+        replica.held_by_reads, replica.collectable_epoch = True, 20
+    node = small.nodes[1]
+    node.look()
+    node.look()
+    assert node.epochs.maximum().epoch == 20
+    for replica in small.replicas:
+        replica.end_reads(30)
+    node.look()
+    assert node.epochs.maximum().epoch == 30
+
+
 def test_without_topics_only_the_cluster_epoch_counts() -> None:
     post, log = Post(), Log(3)
     node = GcNode(post, 1, log.machine, manual_loop())
