@@ -5,6 +5,10 @@ one that is asked has the controller apply it, and answers with the addresses of
 connects them, the controller's group takes the newcomer in (controller_voters.py), and it registers as every
 node does. Until a peer is connected the newcomer asks again: a question that was answered already, by this or
 an earlier process on the same data folder, gives the same answer.
+
+A founder that lost its disk knows the others by its file alone, which does not name nodes that joined. One of
+these may lead the controller, and neither would find the other. So it asks the founders as a newcomer asks
+its seeds, once the log does not come by itself: it is let in only by a replacement, and it knocks at all.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from strandline.node.config.node_config import SeedAddress
+from strandline.node.config.node_config import PeerAddress, SeedAddress
 from strandline.node.controller.members import Address, Members
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.objectstore.storage_owner import Owner
@@ -28,6 +32,8 @@ LOOK_SECONDS: Final = 1.0
 SUBMIT_SECONDS: Final = 8.0
 """Less than a guest may stay."""
 ASK_SECONDS: Final = GUEST_SECONDS + 3.0
+FOUNDER_SECONDS: Final = 15.0
+"""A founder on an empty data folder asks when it has waited for so long for the log."""
 
 MEMBERS_WORD: Final = "members"
 REFUSED_WORD: Final = "refused"
@@ -35,22 +41,26 @@ REFUSED_WORD: Final = "refused"
 
 
 class Joining(PeriodicPart):
-    """A newcomer's part: it asks the seeds for as long as no peer is connected."""
+    """A newcomer's part: it asks while no peer is connected; a founder, while no log comes."""
 
     def __init__(
         self,
         host: RaftHost,
         members: Members,
         seeds: Sequence[SeedAddress],
+        founders: Sequence[PeerAddress],
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`seeds` are there on a node that joins, `founders` on one of these."""
         super().__init__(LOOK_SECONDS, "asking the seeds failed and will be retried", loop=loop)
         self.trouble: str | None = None
         """The reason why this node is no member yet, as the seeds say it, in one line."""
         self._host = host
         self._members = members
         self._seeds = seeds
+        self._founders = [SeedAddress(one.host, one.port) for one in founders if one.id != host.node_id]
+        self._waits_since = loop.time()
         self._command: AddNode | None = None
         self._storage: Callable[[], Owner | None] = lambda: None
         self._told = ""
@@ -64,9 +74,9 @@ class Joining(PeriodicPart):
         return bool(self._seeds)
 
     def begin(self, command: AddNode, storage: Callable[[], Owner | None]) -> None:
-        """Ask with this command, once `storage()` was seen to have an owner; never without seeds."""
-        self._command, self._storage = command, storage
-        if self._seeds:
+        """Ask with this command, once `storage()` was seen to have an owner; as a founder only if need be."""
+        self._command, self._storage, self._waits_since = command, storage, self._loop.time()
+        if self._seeds or self._host.folder.newcomer:
             self.start()
 
     def waits_for(self) -> str:
@@ -78,20 +88,23 @@ class Joining(PeriodicPart):
         host, owner = self._host, self._storage()
         if owner is None:
             return
+        if not self._seeds:
+            await self._ask_founders(owner)
+            return
         connected = [one for node, one in self._members.addresses().items() if host.connected(node)]
         if connected:
             self.trouble = None
             if not self._members.have_elsewhere(self._command.mesh_host, self._command.mesh_port):
                 return
             # Nodes with higher ids dial this one, at its address before: the controller's leader may be one.
-        question, failures = [encode(self._command), owner.incarnation], list[str]()
+        failures = list[str]()
         asked = dict.fromkeys(
             [*self._seeds, *(SeedAddress(*one) for one in (*connected, *self._others.values()))]
         )
         self._others = {}
         for seed in asked:
             try:
-                told = self._members_in(await host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
+                told = await self._ask(seed, owner)
             except SeedFailed as error:
                 if seed in self._seeds:
                     failures.append(f"{seed.host}:{seed.port}: {error}")
@@ -103,6 +116,28 @@ class Joining(PeriodicPart):
         if self.trouble != self._told:
             log.error("%s", self.trouble)
         self._told = self.trouble
+
+    async def _ask_founders(self, owner: Owner) -> None:
+        """Ask founders, and all that one told of, until one tells the members; again if no log comes."""
+        if not self._host.folder.newcomer or self._loop.time() - self._waits_since < FOUNDER_SECONDS:
+            return
+        others = [SeedAddress(*one) for node, one in self._others.items() if node != self._host.node_id]
+        asked, self._others = dict.fromkeys([*self._founders, *others]), {}
+        for founder in asked:
+            try:
+                told = await self._ask(founder, owner)
+            except SeedFailed as error:
+                log.debug("%s:%d does not tell the members: %s", founder.host, founder.port, error)
+                continue
+            self._members.follow(told)
+            self._waits_since = self._loop.time()
+            return
+
+    async def _ask(self, seed: SeedAddress, owner: Owner) -> dict[int, Address]:
+        """The members, as one of them tells; raises SeedFailed."""
+        assert self._command is not None
+        question = [encode(self._command), owner.incarnation]
+        return self._members_in(await self._host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
 
     def _members_in(self, answer: Any) -> dict[int, Address]:
         """The addresses in an answer; raises SeedFailed for a refusal, and for anything else."""

@@ -94,12 +94,12 @@ class Brokers:
         )
 
     def _cluster(self, node: int, founders: tuple[PeerAddress, ...]) -> ClusterSection:
+        replaces = self.replace_lost_disks
         if node in self.nodes:
-            return ClusterSection(
-                "simulated", self.secret, founders, replace_lost_disks=self.replace_lost_disks
-            )
+            return ClusterSection("simulated", self.secret, founders, replace_lost_disks=replaces)
         seeds = tuple(SeedAddress(self.world.nodes[each].host, MESH_PORT) for each in self.seeds)
-        return ClusterSection("simulated", self.secrets.get(node, self.secret), seeds=seeds)
+        secret = self.secrets.get(node, self.secret)
+        return ClusterSection("simulated", secret, seeds=seeds, replace_lost_disks=replaces)
 
     # Nodes.
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.node.controller.joining import FOUNDER_SECONDS
 from strandline.node.controller.lost_disks import KNOCKING_SECONDS
+from strandline.node.raft.group import RaftGroup
+from strandline.statemachine.controller.controller_commands import SetDraining
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from tests.controller.brokers import Brokers
 
 
@@ -35,6 +39,34 @@ def test_a_lost_disk_is_replaced_after_a_while_and_the_next_one_too() -> None:
             for node in partition.replicas:
                 group = brokers.brokers[node].host.groups[partition.group]
                 brokers.wait(lambda group=group: len(group.voters) == 3)
+
+
+def test_a_disk_is_replaced_also_while_a_node_leads_that_joined() -> None:
+    """The lost one's file does not name that node, and so it has to ask the other founders for it."""
+    with Brokers(replace_lost_disks=True) as brokers:
+        brokers.join(4)
+        brokers.wait(lambda: 4 in brokers.brokers and brokers.registered(4), 60.0)
+        brokers.submit(1, SetDraining(2, True))
+        brokers.wait(lambda: _controller(brokers).voters == (1, 3, 4), 60.0)
+        brokers.wait(lambda: _leads_or_is_asked_to(brokers, 4), 60.0)
+        wipe(brokers, 3)
+        brokers.world.run(brokers.world.now + FOUNDER_SECONDS + KNOCKING_SECONDS - 10)
+        assert brokers.leader() == 4
+        assert not brokers.registered(3), "a disk may be mounted late"
+        brokers.wait(lambda: brokers.registered(3), 60.0)
+        assert brokers.leader() == 4
+        assert folder_in_force(brokers, 3) == brokers.brokers[3].host.folder.id
+
+
+def _controller(brokers: Brokers) -> RaftGroup:
+    return brokers.brokers[brokers.leader()].host.groups[CONTROLLER_GROUP]
+
+
+def _leads_or_is_asked_to(brokers: Brokers, node: int) -> bool:
+    leads = brokers.leader() == node
+    if not leads:
+        _controller(brokers).transfer(node)
+    return leads
 
 
 def test_nothing_is_replaced_where_it_is_not_wanted() -> None:

@@ -29,6 +29,7 @@ from strandline.node.config.node_config import (
     StorageSection,
     TopicsSection,
 )
+from strandline.node.controller.registration import Displaced
 from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.raft.group import RaftGroup
@@ -79,6 +80,12 @@ class WholeCluster:
             self.ledger.retention.clock_error_ms = CLOCKS_WRONG_MS
         self.retired: set[int] = set()
         """Nodes that are not started again."""
+        self.kept_down: set[int] = set()
+        """Nodes that are not started for a while."""
+        self.outcast: set[int] = set()
+        """Nodes that were removed and came back."""
+        self.ghosts: dict[int, SimBroker] = {}
+        """Those of the outcast that are up: they are no part of the cluster."""
         self.mishaps = Mishaps()
         self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2
@@ -97,7 +104,7 @@ class WholeCluster:
 
     def start(self, node: int) -> None:
         sim = self.world.nodes[node]
-        if not sim.alive and node not in self.retired:
+        if not sim.alive and node not in self.retired and node not in self.kept_down:
             sim.disk.on_crash = lambda kind: self.crash(node, kind)
             sim.start(self._main)
 
@@ -106,6 +113,7 @@ class WholeCluster:
         if not sim.alive:
             return
         sim.crash(kind)
+        self.ghosts.pop(node, None)
         broker = self.brokers.pop(node, None)
         if broker is not None:
             self.on_crash(broker)
@@ -119,6 +127,26 @@ class WholeCluster:
         """End a node's process for good."""
         self.retired.add(node)
         self.crash(node, "kill")
+
+    def come_back(self, node: int, *, empty: bool) -> None:
+        """Start a retired node once more, which is none of the cluster's; `empty`: its disk is another."""
+        if empty:
+            self.world.nodes[node].replace_disk()
+        self.retired.remove(node)
+        self.outcast.add(node)
+        self.start(node)
+
+    def keep_down(self, node: int, seconds: float) -> None:
+        """End a node's process, and start it again only so much later."""
+        self.kept_down.add(node)
+        self.crash(node, "kill")
+        self.world.call_later(seconds, self.let_up, node)
+
+    def let_up(self, node: int) -> None:
+        """Start a node that was kept down, if it still is."""
+        if node in self.kept_down:
+            self.kept_down.remove(node)
+            self.start(node)
 
     def restart(self, node: int) -> bool:
         """Stop cleanly, then end the process; it comes back."""
@@ -164,7 +192,7 @@ class WholeCluster:
         except Exception as error:
             self._fatal(sim, error)
             return
-        self.brokers[sim.id] = broker
+        (self.ghosts if sim.id in self.outcast else self.brokers)[sim.id] = broker
         sim.spawn(self._run(sim, broker))
 
     async def _run(self, sim: SimNode, broker: SimBroker) -> None:
@@ -192,6 +220,8 @@ class WholeCluster:
 
     def _check_leases(self, elected: SimBroker, group: RaftGroup) -> None:
         """Nobody is elected while the lease of an earlier leader runs: a read there would be stale."""
+        if elected.node_id in self.outcast:
+            self.ledger.broken("members", f"node {elected.node_id} was removed and leads group {group.id}")
         for broker in self.brokers.values():
             other = broker.host.groups.get(group.id)
             if other is not None and other.term < group.term and holds_lease(broker.host, other):
@@ -230,15 +260,26 @@ class WholeCluster:
     def _section(self, node: int) -> ClusterSection:
         """Founders name each other, as they did at first; a node that joins names them as seeds."""
         hosts = {each: self.world.nodes[each].host for each in self.founders}
-        if node not in hosts:
+        replaces = self.plan.upheaval is not None and self.plan.upheaval.replaces_disks
+        peers: tuple[PeerAddress, ...] = ()
+        seeds: tuple[SeedAddress, ...] = ()
+        if node in hosts and not self._joins_anew(node):
+            peers = tuple(PeerAddress(each, host, MESH_PORT) for each, host in hosts.items())
+        else:
             seeds = tuple(SeedAddress(host, MESH_PORT) for host in hosts.values())
-            return ClusterSection("simulated", "secret", (), self.epoch_seconds, seeds=seeds)
-        peers = tuple(PeerAddress(each, host, MESH_PORT) for each, host in hosts.items())
-        return ClusterSection("simulated", "secret", peers, self.epoch_seconds)
+        return ClusterSection(
+            "simulated", "secret", peers, self.epoch_seconds, replace_lost_disks=replaces, seeds=seeds
+        )
+
+    def _joins_anew(self, node: int) -> bool:
+        """Whether a node that was removed comes back as a machine that joins."""
+        upheaval = self.plan.upheaval
+        return node in self.outcast and upheaval is not None and upheaval.returns == "empty"
 
     def _fatal(self, sim: SimNode, error: Exception) -> None:
-        """A process gives up: after a full disk rightly so."""
-        if not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
+        """A process gives up: after a full disk rightly so, and where its node was removed."""
+        rightly = sim.id in self.outcast and isinstance(error, Displaced)
+        if not rightly and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
             self.ledger.broken("node failure", f"node {sim.id} stopped: {error!r}")
         self.world.call_later(0.0, self._end_process, sim.id, sim.boot)
 

@@ -69,6 +69,11 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "logins-before-caught-up": ("logins", "access"),
     "passwords-remembered": ("logins",),
     "tails-never-closed": ("tails",),
-    "votes-before-level": ("members",),
+    "votes-before-level": ("catch-up first",),
     "leads-without-a-vote": ("members",),
+    "two-configurations": ("one change at a time",),
+    "taken-before-added": ("members",),
+    "balanced-away": ("members",),
+    "removed-id-joins": ("members",),
+    "removed-comes-back": ("members",),
 }

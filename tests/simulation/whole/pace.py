@@ -9,7 +9,13 @@ from contextlib import AbstractContextManager
 from unittest.mock import patch
 
 from strandline.node.checkpoints import recorders, tail_pruning, tail_publishing
-from strandline.node.controller import controller_leader
+from strandline.node.controller import (
+    balancer,
+    controller_leader,
+    controller_voters,
+    joining,
+    lost_disks,
+)
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
 from strandline.node.kafka.wire import message_loader
 from strandline.node.kafka.wire.apis import Api
@@ -52,4 +58,12 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         # A node imports each message once, within milliseconds: all are here.
         (message_loader, "APIS", dict[int, Api]()),
     )
-    return all_of(patch.object(module, name, seconds) for module, name, seconds in periods)
+    upheaval = (
+        (controller_voters, "AWAY_SECONDS", 3.0),
+        (balancer, "PAUSE_SECONDS", 0.2),
+        (lost_disks, "LOOK_SECONDS", 0.3),
+        (lost_disks, "KNOCKING_SECONDS", 1.0),
+        (joining, "FOUNDER_SECONDS", 2.0),
+    )
+    shortened = [*periods, *(upheaval if plan.upheaval else ())]
+    return all_of(patch.object(module, name, seconds) for module, name, seconds in shortened)

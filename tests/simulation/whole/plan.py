@@ -25,6 +25,7 @@ from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.wal.write_ahead_log import WalConfig
 from tests.simulation.whole.compaction.load import TableLoad
 from tests.simulation.whole.transactions.load import Load
+from tests.simulation.whole.upheaval import Upheaval, drawn
 
 FAULTS = (
     "weather", "slow mesh", "reset", "partition", "pair cut", "one-way cut", "isolated leader",
@@ -114,6 +115,8 @@ class Plan:
     """Whether access is controlled, by entries that change all the time."""
     joining: tuple[int, ...] = ()
     """Of the nodes, those that join when the cluster runs; one of all nodes is removed then."""
+    upheaval: Upheaval | None = None
+    """What meets nodes that join and leave; None: nothing but the other faults."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -286,6 +289,8 @@ def with_acls(plan: Plan, seed: int) -> Plan:
     return replace(plan, acls=True) if wanted else plan
 
 
+UPHEAVAL_MORE_SECONDS = 8.0
+"""For so much longer they have faults, as where folders are wiped."""
 GROWING_FROM = FAR_FROM
 """The first seed in which nodes join and leave, as for a store that is far away."""
 
@@ -298,3 +303,29 @@ def with_growth(plan: Plan, seed: int) -> Plan:
     nodes = tuple(range(1, len(plan.nodes) + rng.choice((1, 2, 2)) + 1))
     joining = tuple(sorted(rng.sample(nodes, len(nodes) - len(plan.nodes))))
     return replace(plan, nodes=nodes, joining=joining)
+
+
+def with_upheaval(plan: Plan, seed: int) -> Plan:
+    """The plan with nodes that join and leave while folders are wiped and replicas move, for one of eight.
+
+    No other kind has these seeds, and what is drawn here is drawn nowhere else.
+    """
+    if seed < GROWING_FROM or seed // 8 % 8 != 4 or plan.lost_folders == "all" or plan.full_disks:
+        return plan
+    rng = random.Random(f"upheaval {seed}")
+    nodes = tuple(range(1, len(plan.nodes) + rng.choice((1, 2, 2)) + 1))
+    joining = tuple(sorted(rng.sample(nodes, len(nodes) - len(plan.nodes))))
+    wiped = plan.lost_folders == "one" or rng.random() < 0.6
+    longer = UPHEAVAL_MORE_SECONDS if plan.lost_folders == "none" else 0.0
+    upheaval = drawn(rng)
+    moves = () if "move" in plan.admin else ("move", "move")
+    return replace(
+        plan,
+        nodes=nodes,
+        joining=joining,
+        admin=(*plan.admin, *moves),
+        fewest=3,
+        lost_folders="one" if wiped else "none",
+        fault_seconds=plan.fault_seconds + longer,
+        upheaval=upheaval,
+    )

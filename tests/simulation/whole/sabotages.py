@@ -275,6 +275,11 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "tails-never-closed": (9, 11, 37),
     "votes-before-level": (2000, 2001),
     "leads-without-a-vote": (2001, 2064),
+    "two-configurations": (2016, 2018),
+    "taken-before-added": (2016, 2018),
+    "balanced-away": (2018, 2085),
+    "removed-id-joins": (2018, 2084),
+    "removed-comes-back": (2084, 2085),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)

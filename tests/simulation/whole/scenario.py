@@ -31,7 +31,8 @@ from tests.simulation.whole.consumers import Consumer
 from tests.simulation.whole.faults import WholeFaults
 from tests.simulation.whole.logins import Logins, counted_nonces
 from tests.simulation.whole.lost_cluster import LostCluster
-from tests.simulation.whole.membership import ENDS_SECONDS, Membership, watched_members
+from tests.simulation.whole.member_rules import watched_members
+from tests.simulation.whole.membership import ENDS_SECONDS, Membership
 from tests.simulation.whole.objects import Place
 from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
@@ -149,7 +150,7 @@ class Scenario:
             self.wiped = WipedFolders(self.cluster, faults.counts, preferred)
             self.wiped.start()
         if self.plan.joining:
-            self.membership = Membership(self.cluster, faults.counts)
+            self.membership = Membership(self.cluster, faults.counts, self.wiped)
             self.membership.start()
         self.world.run(self.world.now + self.plan.fault_seconds)
 
@@ -169,12 +170,25 @@ class Scenario:
             self._until("members are as they are to be", self.membership.missing, ENDS_SECONDS)
 
     def _endure(self) -> None:
-        """Disks are full for minutes, with clients that have little to do; `_recover` makes space again."""
-        if self.plan.full_disks is None:
-            return
+        """Something lasts for minutes, with clients that have little to do; `_recover` ends it."""
+        if self.plan.full_disks is not None:
+            self._endure_full_disks(*self.plan.full_disks)
+        elif self.membership is not None and self.plan.upheaval and self.plan.upheaval.away_seconds:
+            self._endure_absence(self.membership)
+
+    def _endure_absence(self, membership: Membership) -> None:
+        """The last joiner is away amid its joining."""
+        assert self.operator is not None
+        self._heal()
+        self.operator.stop()
+        self.world.run(self.world.now + AFTERMATH_SECONDS)
+        self.cluster.plan = replace(self.cluster.plan, think_seconds=ENDURES_THINK_SECONDS)
+        membership.be_away()
+        self.cluster.plan = replace(self.cluster.plan, think_seconds=self.plan.think_seconds)
+
+    def _endure_full_disks(self, which: str, seconds: float) -> None:
         assert self.faults is not None
         assert self.operator is not None
-        which, seconds = self.plan.full_disks
         self._heal()
         self.operator.stop()
         self.world.run(self.world.now + AFTERMATH_SECONDS)
@@ -341,7 +355,7 @@ def simulated(seed: int, plan: Plan, made: Callable[[World, Plan], Scenario], *,
     report = Report(seed)
     with World(seed, tracing=tracing) as world, paced(plan), counted_nonces():
         scenario = made(world, plan)
-        with watched_members(scenario.ledger) if plan.joining else nullcontext():
+        with watched_members(scenario.cluster) if plan.joining else nullcontext():
             scenario.run()
         for loop in world.loops:
             if loop.state != DEAD:

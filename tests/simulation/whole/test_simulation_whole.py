@@ -75,6 +75,30 @@ def test_nodes_that_join_and_leave_cost_nothing(seed: int) -> None:
     assert report.faults["removed"] == 1
 
 
+@pytest.mark.parametrize("seed", [2022, 2081])
+def test_all_that_changes_members_at_the_same_time_costs_nothing(seed: int) -> None:
+    """Both wipe a folder, and the node that was removed comes back. In the second one the controller lets in by
+    itself what a founder lost, while a node leads that joined and that the founder's file does not name."""
+    plan = plan_of(seed)
+    assert plan.upheaval is not None
+    assert plan.upheaval.replaces_disks == (seed == 2081)
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["join"] == len(plan.joining)
+    assert report.faults["wiped folder"] == report.faults["folder replaced"] == 1
+    assert report.faults["removed"] == report.faults["removed and back, as it was"] == 1
+
+
+def test_upheavals_cover_what_they_are_for() -> None:
+    plans = [plan_of(seed) for seed in range(2000, 4000) if seed // 8 % 8 == 4]
+    found = [plan.upheaval for plan in plans if plan.upheaval is not None]
+    assert len(found) > 200
+    assert {plan.theme for plan in plans if plan.upheaval} == set(THEMES)
+    assert {one.replaces_disks for one in found} == {one.balancing for one in found} == {False, True}
+    assert {one.returns for one in found if one.late and one.away_seconds} == {"never", "as it was", "empty"}
+    assert not any(plan_of(seed).upheaval for seed in range(2000))
+
+
 @pytest.mark.parametrize("seed", [12, 31, 69])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)

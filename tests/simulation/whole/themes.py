@@ -16,6 +16,7 @@ from tests.simulation.whole.plan import (
     with_inline,
     with_moves,
     with_tails,
+    with_upheaval,
 )
 
 THEMES = (
@@ -46,7 +47,7 @@ def plan_of(seed: int) -> Plan:
     plan = _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
     plan = with_acls(with_far_store(plan, seed), seed)
     plan = with_tails(plan, random.Random(f"{seed} tails"))
-    return with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed)
+    return with_upheaval(with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed), seed)
 
 
 def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasLeft, decode
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, REMOVED
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.plan import WIPED
@@ -57,8 +57,13 @@ class WipedFolders:
         self._wiped: _Wiped | None = None
         self._next: float | None = None
         self._over = False
-        self._generations = dict.fromkeys(cluster.plan.nodes, 1)
-        """Of every node, which folder it should have."""
+        upheaval = cluster.plan.upheaval
+        self._asks = upheaval is None or not upheaval.replaces_disks
+        """Whether an operator lets folders in; else the controller does by itself."""
+        self._wipes = Counter[int]()
+        """By node, the folders that it has lost."""
+        self.lets: Callable[[], bool] = lambda: True
+        """Whether a folder may be wiped now: a removal under way counts on the disks that there are."""
 
     def start(self) -> None:
         self._ledger.on_controller.append(self._applied)
@@ -89,8 +94,12 @@ class WipedFolders:
         controller = self._ledger.objects.controller()
         assert controller is not None
         found = {node: folder.generation for node, folder in controller.folders.items()}
-        if found != self._generations:
-            self._ledger.broken("folders", f"generations are {found}, not {self._generations}")
+        wanted_generations = {
+            node: 1 + self._wipes[node] + (folder.folder == REMOVED)
+            for node, folder in controller.folders.items()
+        }
+        if found != wanted_generations:
+            self._ledger.broken("folders", f"generations are {found}, not {wanted_generations}")
         nodes = self._cluster.plan.nodes
         for group in self._cluster.groups():
             leader = self._cluster.leader(group)
@@ -100,6 +109,8 @@ class WipedFolders:
             topic = None if place is None else controller.topic_by_id(place.topic_id)
             if place is not None and topic is None:
                 continue
+            if topic is None and self._cluster.plan.joining:
+                continue  # Not all of its members vote; membership.py judges them.
             wanted = nodes if topic is None or place is None else topic.partitions[place.partition].replicas
             configuration = leader.host.groups[group].configuration
             if configuration.voters != tuple(sorted(wanted)) or configuration.learners:
@@ -119,7 +130,7 @@ class WipedFolders:
                 self._counts["folder replaced"] += 1
                 self._wiped = None
                 self._next = self._world.now + self._rng.uniform(*BETWEEN_SECONDS)
-            elif self._world.now >= self._wiped.noticed_at and not self._wiped.asking:
+            elif self._world.now >= self._wiped.noticed_at and not self._wiped.asking and self._asks:
                 self._let_in(self._wiped)
         elif not self._over and self._next is not None and self._world.now >= self._next and self._may_wipe():
             self._next = None
@@ -132,15 +143,20 @@ class WipedFolders:
         if preferred and self._rng.random() < 0.5:
             self._counts["wiped for what it does"] += 1
             return self._rng.choice(sorted(preferred))
-        return self._rng.choice(self._cluster.plan.nodes)
+        return self._rng.choice(self._known())
+
+    def _known(self) -> list[int]:
+        """The nodes that the controller knows by a folder, which is not yet so for one that is to join."""
+        controller = self._ledger.objects.controller()
+        return [node for node in self._cluster.plan.nodes if controller and node in controller.folders]
 
     def _may_wipe(self) -> bool:
         """A disk that cannot be written may be all that is left of the rest."""
         controller = self._ledger.objects.controller()
-        if controller is None or controller.folders.keys() != self._generations.keys():
+        if controller is None or not set(self._cluster.founders) <= controller.folders.keys():
             return False
         disks = [self._world.nodes[node].disk for node in self._cluster.plan.nodes]
-        return all(disk.space is None for disk in disks) and self.missing() is None
+        return all(disk.space is None for disk in disks) and self.missing() is None and self.lets()
 
     def _wipe(self, node: int) -> None:
         if self._over or self._wiped is not None:
@@ -152,7 +168,7 @@ class WipedFolders:
             wiped(node, old)
         self._world.record(node, "fault: its folder is wiped")
         self._counts[WIPED] += 1
-        self._generations[node] += 1
+        self._wipes[node] += 1
         self._wiped = _Wiped(node, self._world.now + self._rng.uniform(*NOTICED_SECONDS))
         if self._rng.random() < 0.25:
             # The others come back with what their disks say of this one.
@@ -305,12 +321,19 @@ class WipedFolders:
         controller = self._ledger.objects.controller()
         assert controller is not None
         if group == CONTROLLER_GROUP:
-            return self._cluster.plan.nodes
+            return self._controller_voters()
         for topic in controller.topics:
             for partition in topic.partitions:
                 if partition.group == group:
                     return partition.replicas
         return ()
+
+    def _controller_voters(self) -> tuple[int, ...]:
+        """By the newest configuration that a replica has: no voter changes while a replacement needs one."""
+        if not self._cluster.plan.joining:
+            return self._cluster.plan.nodes
+        replicas = [broker.host.groups[CONTROLLER_GROUP] for broker in self._cluster.brokers.values()]
+        return max((one.configuration for one in replicas), key=lambda one: one.index).voters
 
     def _begins(self, broker: SimBroker, place: PartitionGroup) -> None:
         """A new folder begins the groups of the one before without members: it has to learn them."""
