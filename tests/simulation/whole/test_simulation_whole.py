@@ -77,8 +77,10 @@ def test_nodes_that_join_and_leave_cost_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [2022, 2081])
 def test_all_that_changes_members_at_the_same_time_costs_nothing(seed: int) -> None:
-    """Both wipe a folder, and the node that was removed comes back. In the second one the controller lets in by
-    itself what a founder lost, while a node leads that joined and that the founder's file does not name."""
+    """Both wipe a folder, and the node that was removed comes back.
+
+    In the second one it is a founder's, while a node leads that joined and that the founder's file does not name.
+    """
     plan = plan_of(seed)
     assert plan.upheaval is not None
     assert plan.upheaval.replaces_disks == (seed == 2081)
