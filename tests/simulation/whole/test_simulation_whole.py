@@ -79,7 +79,7 @@ def test_nodes_that_join_and_leave_cost_nothing(seed: int) -> None:
 def test_all_that_changes_members_at_the_same_time_costs_nothing(seed: int) -> None:
     """Both wipe a folder, and the node that was removed comes back.
 
-    In the second one it is a founder's, while a node leads that joined and that the founder's file does not name.
+    In the second one it is a founder's, while a node leads that its file does not name, since that joined.
     """
     plan = plan_of(seed)
     assert plan.upheaval is not None
