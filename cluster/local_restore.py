@@ -22,6 +22,7 @@ from strandline.cluster.folder_lock import new_folder
 from strandline.cluster.local import PortChoice, Progress
 from strandline.cluster.local_files import DESCRIPTION, RESTORING, Description
 from strandline.cluster.node_file import write_private
+from strandline.cluster.storage_folder import check_folder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -203,7 +204,7 @@ def clone(
 def _check_described(found: Description, storage: str | None) -> None:
     from strandline.node.restore.data_folders import removable
 
-    if storage is not None and storage not in (found.storage, _absolute(storage)):
+    if storage is not None and found.storage not in (storage, _absolute(storage)):
         raise CommandFailed(
             f"the cluster in {found.folder} has its objects in {found.storage}",
             "leave --storage out, or name another folder with --cluster",
@@ -329,6 +330,8 @@ async def _opened(
     from strandline.node.objectstore.retries import RetryPolicy
     from strandline.node.raft.disk import RealDisk
 
+    if not make:
+        check_folder(storage)
     with ThreadPoolExecutor(4, "store") as threads:
         store = open_store(
             StorePlace(storage, options, f"restore-{os.getpid()}"),

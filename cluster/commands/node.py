@@ -31,6 +31,8 @@ DRAINED_SECONDS: Final = 600.0
 REMOVED_SECONDS: Final = 60.0
 _FENCED_SECONDS: Final = 15.0
 """A node counts as dead some seconds after its process ended: the command asks again until then."""
+_LIVES_SECONDS: Final = 2.0
+"""A node whose process talks with another for so long, and has not ended, is not about to count as dead."""
 _POLL_SECONDS: Final = 0.5
 
 
@@ -293,18 +295,30 @@ def _asked(addresses: Sequence[str], body: dict[str, Any]) -> str:
 
 
 def _when_dead(addresses: Sequence[str], path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer about a node; asked again while it still counts as alive, or does not knock yet."""
-    deadline = time.monotonic() + _FENCED_SECONDS
+    """The answer about a node; asked again while it still counts as alive, or does not knock yet.
+
+    One that lives is not waited for.
+    """
+    began = time.monotonic()
     while True:
         try:
             answer: dict[str, Any] = first_answer(addresses, "POST", path, body, timeout=20.0)
         except CommandFailed as failed:
-            text = str(failed)
-            if time.monotonic() > deadline or not ("is alive" in text or "no process comes" in text):
+            text, waited = str(failed), time.monotonic() - began
+            alive = "is alive" in text
+            if waited > _FENCED_SECONDS or not (alive or "no process comes" in text):
+                raise
+            if alive and waited > _LIVES_SECONDS and _lives(addresses, body["node"]):
                 raise
         else:
             return answer
         time.sleep(_POLL_SECONDS)
+
+
+def _lives(addresses: Sequence[str], node: int) -> bool:
+    """Whether the process of a node is connected with the one that answers."""
+    rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
+    return any(row["node"] == node and row["connected"] and not row["fenced"] for row in rows)
 
 
 def _left(addresses: Sequence[str], node: int, folder: str) -> str | None:

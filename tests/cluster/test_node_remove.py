@@ -50,6 +50,24 @@ def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, why: st
         remove(monkeypatch, [why], [None])
 
 
+def test_a_node_that_lives_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    def first_answer(_: Any, method: str, *__: Any, **___: Any) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if method == "GET":
+            return {"nodes": [{"node": 3, "connected": True, "fenced": False}]}
+        raise CommandFailed("Node 3 is alive: stop its process first", "")
+
+    monkeypatch.setattr(command, "first_answer", first_answer)
+    monkeypatch.setattr(command, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(command, "_LIVES_SECONDS", 0.0)
+    with pytest.raises(CommandFailed, match="Node 3 is alive"):
+        command.remove(3, timeout=60.0, admin="127.0.0.1:1")
+    assert asked == 2
+
+
 def test_a_member_that_stays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommandFailed) as raised:
         remove(monkeypatch, [None], [UNDER_WAY])

@@ -9,7 +9,7 @@ import pytest
 
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local_files import RESTORING, Description
-from strandline.cluster.local_restore import _check_described
+from strandline.cluster.local_restore import _check_described, look
 from strandline.cluster.ports import usual_ports
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
@@ -56,3 +56,32 @@ def test_a_repeat_refuses_data_folders_that_were_moved_back(tmp_path: Path) -> N
     assert refusal.value.cause == f"data folders are still there: {back}"
     assert f"delete {folder / RESTORING}, and start the cluster" in refusal.value.cure
     assert "move them away" in refusal.value.cure
+
+
+def test_a_folder_whose_cluster_has_another_storage_is_refused(tmp_path: Path) -> None:
+    """The storage that was named would not be what is restored."""
+    found = Description.new(tmp_path / "cluster", usual_ports((1,)), "/srv/own", ())
+    for same in (None, "/srv/own"):
+        _check_described(found, same)
+    for other in ("/srv/other", "own", "s3://bucket/own"):
+        with pytest.raises(CommandFailed, match="has its objects in /srv/own; leave --storage out"):
+            _check_described(found, other)
+
+
+def test_a_folder_without_objects_of_a_cluster_is_named_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "photo").write_text("x")
+    lacking = {
+        "nowhere": "does not exist",
+        "file": "is no folder",
+        "empty": "is empty",
+        "foreign": "has no objects of a cluster",
+    }
+    for name, why in lacking.items():
+        with pytest.raises(
+            CommandFailed, match=f"{name} {why}: there is nothing to restore; name the folder"
+        ):
+            look(str(tmp_path / name), {}, None)
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["empty", "file", "foreign", "photo"]

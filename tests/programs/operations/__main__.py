@@ -1,0 +1,7 @@
+"""`scripts/operations`."""
+
+import sys
+
+from tests.programs.operations.run import main
+
+sys.exit(main())
