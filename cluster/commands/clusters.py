@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -15,7 +16,7 @@ from strandline.cluster.commands.restart import Nodes, Timeout, restart, show_st
 from strandline.cluster.commands.restore import restore
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
-from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster
+from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
 from strandline.cluster.local_files import Description
 from strandline.cluster.local_restore import take_last_point
 from strandline.cluster.output import Json, escaped, plural, progress, show, table, warn
@@ -23,6 +24,10 @@ from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask
 from strandline.cluster.target import DEFAULT_FOLDER, Admin, Cluster, target
 from strandline.cluster.well import wait_well
+
+T = TypeVar("T")
+_LOOKS: Final = 10
+_LOOK_SECONDS: Final = 0.2
 
 app = typer.Typer(help="Run a cluster on this machine.", no_args_is_help=False)
 app.command()(restore)
@@ -158,11 +163,12 @@ def status(
                 f"the cluster is not well after {wait:g} s: {lacking}", "see `strandline cluster status`"
             )
     if admin is not None:
-        _remote(target(admin=admin, folder=cluster).admin, as_json)
+        addresses = target(admin=admin, folder=cluster).admin
+        _remote(_calm(lambda: ask(addresses), lambda found: bool(found["healthy"]), wait), as_json)
         return
     local = LocalCluster(cluster or DEFAULT_FOLDER)
-    nodes = local.status()
-    healthy = all(node.problem is None for node in nodes)
+    nodes = _calm(local.status, _healthy, wait)
+    healthy = _healthy(nodes)
     plain = {
         "cluster": local.description.cluster,
         "folder": str(local.folder),
@@ -294,8 +300,20 @@ def logs(
         show(as_json, {"node": node, "line": line}, f"node {node}: {line}" if len(found) > 1 else line)
 
 
-def _remote(addresses: Sequence[str], as_json: bool) -> None:
-    found = ask(addresses)
+def _calm(look: Callable[[], T], healthy: Callable[[T], bool], wait: float) -> T:
+    """Look again, after a wait, while not all is healthy: a group that changes its leader has none then."""
+    for _ in range(_LOOKS if wait else 0):
+        if healthy(found := look()):
+            return found
+        time.sleep(_LOOK_SECONDS)
+    return look()
+
+
+def _healthy(nodes: Sequence[NodeStatus]) -> bool:
+    return all(node.problem is None for node in nodes)
+
+
+def _remote(found: dict[str, Any], as_json: bool) -> None:
     rows = [
         (
             each["node"],

@@ -64,7 +64,7 @@ class LeaderDrain:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-            self._host.leaving = self._for_good
+            self._host.leaving = False
 
     async def hand_over(self, seconds: float) -> None:
         """Transfer this node's leaderships, for up to this many seconds.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from strandline.cluster import leader_drain, well
+from strandline.cluster.commands import clusters
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.leader_drain import Drained, drain_leaders
 from strandline.cluster.well import lacks, wait_well
@@ -98,3 +99,25 @@ def test_a_drain_that_the_node_has_ended_is_told() -> None:
         pytest.raises(CommandFailed, match="node 1 has ended its drain, and leads 2 groups"),
     ):
         drain_leaders([one.address], 1, 60.0, 5.0, lambda _: None)
+
+
+def test_status_waits_until_all_is_well_and_tells_what_is_lacking_when_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    behind = [{"node": 3, "groups": 2, "examples": [7]}]
+    with node(1, leaderships=(200, {**LEADS, "behind": behind})) as one:
+        with pytest.raises(CommandFailed, match=r"not well after 0\.05 s: node 3 is not in step in 2"):
+            clusters.status(wait=0.05, admin=one.address)
+        one.answers["/api/leaderships"] = (200, LEADS)
+        clusters.status(wait=5.0, admin=one.address)
+        assert "healthy" in capsys.readouterr().out
+
+
+def test_a_group_that_changes_its_leader_after_the_wait_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clusters, "_LOOK_SECONDS", 0.0)
+    looks = iter([False, False, True, False])
+    assert clusters._calm(lambda: next(looks), bool, 60.0)
+    assert not clusters._calm(lambda: next(looks), bool, 0.0)
+    assert not clusters._calm(lambda: False, bool, 60.0)

@@ -1,8 +1,8 @@
-"""Thousands of partitions on three nodes: created at once, idle, a node killed, a node started again.
+"""Thousands of partitions: created at once, idle, a node killed, a node started again.
 
-`scripts/bench partitions --partitions 10000`: a topic with three replicas, created in one request. The client
-asks for Metadata until all partitions are led, on the processors of the nodes. The node that is killed leads
-the controller. An election that neither a creation nor the kill asked for is a problem.
+`scripts/bench partitions --partitions 10000 --nodes 5`: a topic with three replicas, created in one request.
+The client asks for Metadata until all partitions are led, on the processors of the nodes. The node that is
+killed leads the controller. An election that neither a creation nor the kill asked for is a problem.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
+import struct
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -25,15 +27,37 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
+from strandline.statemachine.controller.controller import Controller
+from strandline.statemachine.controller.controller_commands import (
+    FEATURE_LEVEL,
+    Bootstrap,
+    Command,
+    CreateTopic,
+    RegisterNode,
+    encode,
+)
+from strandline.statemachine.kafka_errors import Refused
 from tests.programs.bench.report import shown, table
+from tests.programs.failover.verdict import percentile
 from tests.programs.folder_option import existing_folder
 from tests.programs.mix.leading import LED_SECONDS, create_topic, seconds_until_led
 from tests.programs.mix.watch import Told, told
 
 TOPIC: Final = "many"
+FRAMES: Final = "strandline_mesh_frames_sent_total"
+MEMORY: Final = "process_resident_memory_bytes"
 WANTED_SECONDS: Final = 10.0
 """Until all partitions are led: after they were created, after a kill, and after a start."""
-_NODES: Final = 3
+METADATA_SECONDS: Final = 2.0
+"""Of one answer about all partitions."""
+ELECTED_SECONDS: Final = 2.0
+"""From a kill until each of the other nodes knows a leader of all its groups."""
+MOST: Final = 10_000
+"""Partitions of a topic."""
+_REPLICAS: Final = 3
+_ASKED: Final = 5
+"""Metadata answers that are measured; the middle one counts."""
+_ELECTION_POLL_SECONDS: Final = 0.05
 _SETTLE_SECONDS: Final = 10.0
 """From the last election until a topic's groups are quiet."""
 
@@ -43,6 +67,23 @@ class Report:
     """Filled in as the run goes. Times in seconds."""
 
     partitions: int
+    nodes: int = 3
+    state_bytes: int = 0
+    """Snapshot of the controller's state, as it is stored and sent to a node that joins."""
+    state_seconds: float = 0.0
+    """Of a processor, to make it from the state."""
+    metadata_bytes: int = 0
+    """One answer about all partitions."""
+    metadata_seconds: float = 0.0
+    """From the request to the answer's last byte, the middle of some."""
+    frames: float = 0.0
+    """That all nodes send each other in a second while nothing is asked of them: their heartbeats."""
+    memory: int = 0
+    """The largest node, idle, in bytes."""
+    led: int = 0
+    """Partitions that the killed node led."""
+    elected: float = 0.0
+    """From kill -9 until each other node knows a leader of all its groups."""
     created: float = 0.0
     """From the request until all are led."""
     again: int = 0
@@ -50,9 +91,9 @@ class Report:
     controller: int = 0
     """Of these the controller's."""
     processor: float = 0.0
-    """Of three nodes, while they were created."""
+    """Of all nodes, while they were created."""
     idle: float = 0.0
-    """Cores that three nodes took while nothing was asked of them."""
+    """Cores that all nodes took while nothing was asked of them."""
     killed: float = 0.0
     """From kill -9 of the controller's leader until all are led."""
     started: float = 0.0
@@ -74,7 +115,8 @@ class Run:
     def go(self) -> None:
         """All of it; what went wrong is in the report, and nothing runs any more."""
         try:
-            self._cluster.up(_NODES, choose_ports=free_ports, settings=["topics.auto_create=false"])
+            settings = ["topics.auto_create=false"]
+            self._cluster.up(self._report.nodes, choose_ports=free_ports, settings=settings)
             try:
                 self._create()
                 self._rest()
@@ -87,7 +129,7 @@ class Run:
     def _create(self) -> None:
         report, before, admin = self._report, self._told(), self._kafka()
         began = time.monotonic()
-        create_topic(admin, TOPIC, report.partitions, _NODES)
+        create_topic(admin, TOPIC, report.partitions, min(_REPLICAS, report.nodes))
         report.created = seconds_until_led(admin, TOPIC, report.partitions, began)
         after = self._told().since(before)
         unwanted = after.unwanted()
@@ -99,10 +141,17 @@ class Run:
 
     def _rest(self) -> None:
         time.sleep(_SETTLE_SECONDS)
-        before, began = self._told(), time.monotonic()
+        report, nodes = self._report, self._cluster.description.nodes.values()
+        asked = [full_metadata(node.ports.kafka) for node in nodes for _ in range(_ASKED)]
+        report.metadata_bytes = max(size for size, _ in asked)
+        report.metadata_seconds = percentile([seconds for _, seconds in asked], 0.5)
+        report.state_bytes, report.state_seconds = controller_state(report.partitions, report.nodes)
+        before, sent, began = self._told(), self._sum(FRAMES), time.monotonic()
         time.sleep(self._idle_seconds)
-        after = self._told().since(before)
-        self._report.idle = after.processor_seconds / (time.monotonic() - began)
+        seconds = time.monotonic() - began
+        report.frames = (self._sum(FRAMES) - sent) / seconds
+        report.idle = self._told().since(before).processor_seconds / (time.monotonic() - began)
+        report.memory = round(max(measured(node.admin, MEMORY) for node in nodes))
 
     def _lose(self) -> None:
         report, admins = self._report, self._admins()
@@ -110,8 +159,11 @@ class Run:
         survivors = [address for node, address in admins.items() if node != lost]
         nodes = self._cluster.description.nodes
         admin = KafkaAdmin(client_config(",".join(nodes[node].kafka for node in admins if node != lost)))
+        rows = AdminClient(survivors[0]).request("GET", "/api/nodes", timeout=LED_SECONDS).body["nodes"]
+        report.led = next(row["leads"] for row in rows if row["node"] == lost)
         began = time.monotonic()
         self._cluster.kill(lost)
+        report.elected = seconds_until_elected(survivors, began)
         report.killed = seconds_until_led(admin, TOPIC, report.partitions, began, without=lost)
         time.sleep(_SETTLE_SECONDS)
         before, began = told(survivors), time.monotonic()
@@ -121,6 +173,9 @@ class Run:
         report.started_elections = sum(told(survivors).since(before).elections.values())
         if report.started_elections:
             report.problems.append(f"{report.started_elections} elections because a node came back")
+
+    def _sum(self, metric: str) -> float:
+        return sum(measured(address, metric) for address in self._admins().values())
 
     def _controller(self) -> int:
         for node, address in self._admins().items():
@@ -139,18 +194,83 @@ class Run:
         return KafkaAdmin(client_config(self._cluster.description.bootstrap))
 
 
+def measured(address: str, metric: str) -> float:
+    """One value of a node's metrics page."""
+    page = str(AdminClient(address).request("GET", "/metrics", timeout=LED_SECONDS).body)
+    return float(page.partition(f"\n{metric} ")[2].partition("\n")[0])
+
+
+def seconds_until_elected(survivors: Sequence[str], began: float) -> float:
+    """Wait until each of these nodes knows a leader of all its groups, also of the controller's."""
+    waiting = list(survivors)
+    while waiting:
+        health = AdminClient(waiting[0]).request("GET", "/health", timeout=LED_SECONDS).body
+        if not {"groups_leaderless", "no_controller"} & {one["reason"] for one in health["problems"]}:
+            waiting.pop(0)
+        elif time.monotonic() - began > LED_SECONDS:
+            raise TimeoutError(f"not all groups are led after {LED_SECONDS:g} s")
+        else:
+            time.sleep(_ELECTION_POLL_SECONDS)
+    return time.monotonic() - began
+
+
+def full_metadata(port: int) -> tuple[int, float]:
+    """Bytes and seconds of one answer of Metadata, version 12, about all topics."""
+    body = b"\x00\x00\x00\x00"  # all topics, none is made, no operations, no tagged fields
+    request = struct.pack(">hhih", 3, 12, 1, 5) + b"bench" + b"\x00" + body
+    with socket.create_connection(("127.0.0.1", port), timeout=LED_SECONDS) as connection:
+        began = time.monotonic()
+        connection.sendall(struct.pack(">i", len(request)) + request)
+        with connection.makefile("rb") as answer:
+            (size,) = struct.unpack(">i", answer.read(4))
+            got = len(answer.read(size))
+    if got != size:
+        raise TimeoutError(f"the answer of Metadata broke off after {got} of {size} bytes")
+    return size, time.monotonic() - began
+
+
+def controller_state(partitions: int, nodes: int) -> tuple[int, float]:
+    """Bytes of the snapshot of a controller with these, and seconds to make it; no cluster is asked."""
+    machine = Controller(lambda *_: None)
+    commands: list[Command] = [Bootstrap("bench", "first", FEATURE_LEVEL)]
+    for node in range(1, nodes + 1):
+        address = ("10.0.0.1", 9092, "10.0.0.1", 7101, 9644)
+        commands.append(RegisterNode(node, node, 0, *address, 1, FEATURE_LEVEL, 1, node))
+    replicas = min(_REPLICAS, nodes)
+    for number, first in enumerate(range(0, partitions, MOST), 1):
+        count = min(MOST, partitions - first)
+        identity, made_at = number.to_bytes(16, "big"), len(commands)
+        commands.append(CreateTopic(identity, f"{TOPIC}-{number}", count, replicas, None, (), made_at))
+    for index, command in enumerate(commands, 1):
+        result = machine.apply(index, 1, encode(command))
+        assert not isinstance(result, Refused), result
+    began = time.process_time()
+    return len(machine.snapshot()), time.process_time() - began
+
+
 def lines(report: Report) -> list[list[str]]:
     return [
         [
-            f"{report.partitions:,} partitions",
+            f"{report.partitions:,} partitions, {report.nodes} nodes",
             "created in one request, all led after",
             shown(report.created, "s"),
         ],
-        ["", "processor, three nodes", shown(report.processor, "s")],
+        ["", "processor, all nodes", shown(report.processor, "s")],
         ["", "elections beyond the first; the controller's", f"{report.again}; {report.controller}"],
         ["", "longest hold of a loop by one part", shown(report.longest, "s")],
-        ["idle", "processor of one core, three nodes", shown(report.idle, "core")],
-        ["the controller's leader", "killed: all led by the others after", shown(report.killed, "s")],
+        ["idle", "processor of one core, all nodes", shown(report.idle, "core")],
+        ["", "frames between nodes in a second", f"{report.frames:,.0f}"],
+        ["", "memory of the largest node", f"{report.memory / 1e6:,.0f} MB"],
+        ["the controller's state", "snapshot", f"{report.state_bytes:,} bytes"],
+        ["", "processor to make it", shown(report.state_seconds, "s")],
+        ["an answer about all partitions", "Metadata", f"{report.metadata_bytes:,} bytes"],
+        ["", "after", shown(report.metadata_seconds, "s")],
+        [
+            "the controller's leader",
+            f"killed, leads {report.led:,}: all elected after",
+            shown(report.elected, "s"),
+        ],
+        ["", "a client sees all led by others after", shown(report.killed, "s")],
         ["", "started: healthy and all led after", shown(report.started, "s")],
         ["", "elections by that", f"{report.started_elections}"],
     ]
@@ -161,21 +281,26 @@ def _late(report: Report) -> Iterable[str]:
         seconds = getattr(report, what)
         if seconds > WANTED_SECONDS:
             yield f"{what}: {seconds:.1f} s, wanted are {WANTED_SECONDS:g}"
+    if report.metadata_seconds > METADATA_SECONDS:
+        yield f"Metadata: {report.metadata_seconds:.1f} s, wanted are {METADATA_SECONDS:g}"
+    if report.elected > ELECTED_SECONDS:
+        yield f"elected: {report.elected:.1f} s, wanted are {ELECTED_SECONDS:g}"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exits 1 when something went wrong; times above those wanted are only remarked."""
     parser = argparse.ArgumentParser(prog="scripts/bench partitions", description=__doc__.partition("\n")[0])
     parser.add_argument("--partitions", type=int, default=10_000, help="default: %(default)s, the most")
+    parser.add_argument("--nodes", type=int, default=3, help="default: %(default)s, at most 7")
     parser.add_argument("--idle", type=float, default=60.0, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument(
         "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
     )
     options = parser.parse_args(arguments)
-    if not 1 <= options.partitions <= 10_000 or options.idle <= 0:
-        parser.error("--partitions is 1 to 10,000, --idle above 0")
-    report, load = Report(options.partitions), os.getloadavg()[0]
+    if not 1 <= options.partitions <= 10_000 or options.idle <= 0 or not 2 <= options.nodes <= 7:
+        parser.error("--partitions is 1 to 10,000, --nodes 2 to 7, --idle above 0")
+    report, load = Report(options.partitions, options.nodes), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
         Run(Path(scratch) / "cluster", report, options.idle).go()
     if options.json:

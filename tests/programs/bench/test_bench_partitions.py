@@ -20,6 +20,9 @@ def test_each_figure_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert report.problems == []
     assert min(report.created, report.processor, report.idle, report.killed, report.started) > 0
     assert report.controller == 0
+    assert min(report.metadata_seconds, report.frames, report.memory, report.elected) > 0
+    assert report.metadata_bytes > 12 * 30
+    assert report.led == 4
 
 
 def test_a_problem_is_told_and_is_the_exit_code(
@@ -43,3 +46,12 @@ def test_late_times_are_remarked() -> None:
     assert list(partitions_bench._late(Report(5, created=11.0, killed=1.0))) == [
         "created: 11.0 s, wanted are 10"
     ]
+    assert list(partitions_bench._late(Report(5, metadata_seconds=2.1, elected=3.0))) == [
+        "Metadata: 2.1 s, wanted are 2",
+        "elected: 3.0 s, wanted are 2",
+    ]
+
+
+def test_the_state_of_a_controller_grows_with_its_partitions() -> None:
+    few, many = (partitions_bench.controller_state(count, 5)[0] for count in (100, 10_100))
+    assert 10_000 * 8 < many - few < 10_000 * 10
