@@ -33,12 +33,15 @@ _POLL_SECONDS: Final = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """A node that was restarted; `handed_over` is None where its release does not tell."""
+    """A node that was restarted; `handed_over` is None where its release does not tell.
+
+    `needed` groups have no majority without it, and were away meanwhile.
+    """
 
     node: int
     pid: int
     handed_over: int | None
-    alone: int
+    needed: int
     seconds: float
 
 
@@ -109,8 +112,8 @@ def _start(
     local.start(node, timeout=0)
     _wait_back(local, node, timeout, say)
     (now,) = local.chosen(node)
-    handed_over, alone = (None, 0) if drained is None else (drained.handed_over, drained.alone)
-    return Restarted(node, now.pid or 0, handed_over, alone, round(time.monotonic() - began, 2))
+    handed_over, needed = (None, 0) if drained is None else (drained.handed_over, drained.needed)
+    return Restarted(node, now.pid or 0, handed_over, needed, round(time.monotonic() - began, 2))
 
 
 def _tell(progress: Callable[[str], Any], which: str, line: str) -> None:

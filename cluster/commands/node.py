@@ -261,13 +261,13 @@ def _drain_leaders(
             f"node {node} runs an earlier release, which cannot be drained of its leaderships alone",
             "stop it: it hands over what it leads first",
         )
-    plain |= {"handed_over": drained.handed_over, "alone": drained.alone}
+    plain |= {"handed_over": drained.handed_over, "needed": drained.needed}
     said = (
         f"node {node} has handed over {plural(drained.handed_over, 'leadership')}, and takes none for"
         f" {seconds:g} s: restart it now"
     )
-    if drained.alone:
-        said += f"; {plural(drained.alone, 'group')} without another replica will be away meanwhile"
+    if drained.needed:
+        said += f"; {plural(drained.needed, 'group')} of one or two replicas will be away meanwhile"
     show(as_json, plain, said)
 
 

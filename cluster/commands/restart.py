@@ -69,8 +69,8 @@ def _said(each: Restarted) -> str:
     told = f"restarted: node {each.node} (pid {each.pid}) in {each.seconds:.1f} s"
     if each.handed_over is not None:
         told += f", {plural(each.handed_over, 'leadership')} handed over before"
-    if each.alone:
-        told += f"; {plural(each.alone, 'group')} without another replica away meanwhile"
+    if each.needed:
+        told += f"; {plural(each.needed, 'group')} of one or two replicas away meanwhile"
     return told
 
 

@@ -56,22 +56,22 @@ class LeadershipsApi:
         return Json(await self._found())
 
     async def _found(self) -> dict[str, Any]:
-        host, slices = self._source.host, Slices()
-        leads, alone = 0, 0
+        source, slices = self._source, Slices()
+        leads, needed = 0, 0
         behind: dict[int, list[int]] = {}
-        for group in host.by_rank():
+        for group in source.host.by_rank():
+            # The other one of two voters is no majority without this node.
+            needed += source.node_id in group.voters and len(group.voters) <= 2
             if group.is_leader:
-                others = len(group.voters) > 1
-                leads += others
-                alone += not others
+                leads += len(group.voters) > 1
                 for peer in group.behind():
                     behind.setdefault(peer, []).append(group.id)
             await slices.breathe()
         return {
-            "node": self._source.node_id,
+            "node": source.node_id,
             "leads": leads,
-            "alone": alone,
-            "drained_seconds": host.leader_drain.seconds_left,
+            "needed": needed,
+            "drained_seconds": source.host.leader_drain.seconds_left,
             "behind": [
                 {"node": peer, "groups": len(groups), "examples": sorted(groups)[:EXAMPLES]}
                 for peer, groups in sorted(behind.items())

@@ -170,7 +170,9 @@ LEADER_DRAIN_REQUEST: Final = {
 LEADERSHIPS: Final = record(
     node=value("integer", "Node id."),
     leads=value("integer", "Groups that it leads and that have other voters."),
-    alone=value("integer", "Groups that have no other voter, so that a restart takes them away."),
+    needed=value(
+        "integer", "Groups with this node as one of one or two voters, which are away while it is restarted."
+    ),
     drained_seconds=maybe("number", "For how long it takes no leadership; null when it may."),
     behind=rows(
         record(

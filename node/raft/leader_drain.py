@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.group_services import GroupServices
 
 log = logging.getLogger(__name__)
@@ -84,6 +85,10 @@ class LeaderDrain:
                 return
             await asyncio.sleep(host.config.heartbeat_seconds / 4)
 
+    def _could_lead(self, group: RaftGroup) -> bool:
+        """Whether this node could lead a group but for the drain; a replica that joins could not."""
+        return self._host.node_id in group.voters and group.failure is None and group.damaged_below is None
+
     async def _run(self) -> None:
         host = self._host
         since: dict[int, float] = {}
@@ -98,7 +103,7 @@ class LeaderDrain:
             since = {
                 group.id: since.get(group.id, now)
                 for group in host.groups.values()
-                if not group.is_leader and group.leader is None
+                if not group.is_leader and group.leader is None and self._could_lead(group)
             }
             if any(now - began >= patience for began in since.values()):
                 log.warning(

@@ -349,9 +349,13 @@ async def test_a_node_is_drained_of_its_leaderships(tmp_path: Path) -> None:
         told = answer.json()
         check(told, schema_of("/api/leaderships"), path)
         assert 29 < told.pop("drained_seconds") <= 30
-        assert told == {"node": 1, "leads": 0, "alone": 3, "behind": []}
+        assert told == {"node": 1, "leads": 0, "needed": 3, "behind": []}
         answer = await client.ask("POST", path, b'{"node": 1, "seconds": 0}')
         assert answer.json()["drained_seconds"] is None
+        # Of two voters the other one is no majority without this node, also where that one leads.
+        for voters, needed in {(1,): 3, (1, 2): 3, (1, 2, 3): 0, (2, 3): 0}.items():
+            with patch.object(type(node.host.groups[0]), "voters", voters):
+                assert (await client.get("/api/leaderships"))["needed"] == needed
         node.host.leader_drain.for_good()
         assert "node 1 is about to stop" in refused(await client.ask("POST", path, b'{"node": 1}'), 503)
 

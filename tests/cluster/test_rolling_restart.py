@@ -76,7 +76,7 @@ def test_each_node_is_drained_and_restarted_once_all_is_well(local: LocalCluster
     first = pids(local)
     done = rolling(local)
     assert played.asked == ["well?", *(word for node in (1, 2, 3) for word in (f"drain {node}", "well?"))]
-    assert [(each.node, each.handed_over, each.alone) for each in done] == [(1, 4, 1), (2, 4, 1), (3, 4, 1)]
+    assert [(each.node, each.handed_over, each.needed) for each in done] == [(1, 4, 1), (2, 4, 1), (3, 4, 1)]
     assert {each.node: each.pid for each in done} == pids(local)
     assert not set(first.values()) & set(pids(local).values())
     assert not (local.folder / PLAN).exists()

@@ -14,7 +14,7 @@ from strandline.cluster.well import lacks, wait_well
 from tests.cluster.played_node import PlayedNode
 
 HEALTHY = {"status": "healthy", "node": 1, "problems": []}
-LEADS = {"node": 1, "leads": 0, "alone": 2, "drained_seconds": 60.0, "behind": []}
+LEADS = {"node": 1, "leads": 0, "needed": 2, "drained_seconds": 60.0, "behind": []}
 
 
 def node(number: int = 1, **changed: Any) -> PlayedNode:
@@ -75,12 +75,25 @@ def test_a_wait_ends_with_what_is_lacking(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_node_itself_is_drained_until_it_leads_nothing() -> None:
-    with node(1) as one, node(2, leaderships=(200, {**LEADS, "node": 2})) as two:
+    leads = (200, {**LEADS, "drained_seconds": None})
+    with node(1, leaderships=leads) as one, node(2, leaderships=(200, {**LEADS, "node": 2})) as two:
         assert drain_leaders([one.address, two.address], 2, 60.0, 1.0, print) == Drained(2, 0, 2)
         assert ("POST", "/api/leaderships/drain", {"node": 2, "seconds": 60.0}) in two.asked
         assert all(method == "GET" for method, _, _ in one.asked)
         with pytest.raises(CommandFailed, match=r"node 3 is at none of these addresses .* is node 1; "):
             drain_leaders([one.address, two.address], 3, 60.0, 1.0, print)
+
+
+def test_a_second_node_is_not_drained_beside_another() -> None:
+    """Both would be restarted at once. Each begins its drain before it looks: one sees the other."""
+    left = (200, {**LEADS, "node": 2})
+    begun = (200, LEADS)
+    with node(1, **{"leaderships/drain": begun}) as one, node(2, leaderships=left) as two:
+        with pytest.raises(CommandFailed, match="node 2 is drained of its leaderships, for 60 s") as told:
+            drain_leaders([one.address, two.address], 1, 60.0, 1.0, print)
+        posts = [body for method, _, body in one.asked if method == "POST"]
+    assert posts == [{"node": 1, "seconds": 60.0}, {"node": 1, "seconds": 0}]
+    assert told.value.cure.endswith("strandline node drain 2 --leaders --undo")
 
 
 def test_a_node_that_goes_on_leading_is_let_lead(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.raft.register_map import RegisterMap
 from tests.raft.small_cluster import SETTLE, SmallCluster
 
 GROUPS = [1, 2]
@@ -58,6 +59,17 @@ def test_a_drain_ends_when_a_group_finds_no_leader_without_the_node() -> None:
         assert cluster.world.run_until(cluster.all_led, timeout=SETTLE)
         assert led(cluster, node)
         assert cluster.hosts[node].leader_drain.seconds_left is None
+
+
+def test_a_replica_that_joins_and_hears_no_leader_yet_ends_no_drain() -> None:
+    """No group needs it: it has no vote, and its leader sends to new replicas a few at a time."""
+    with SmallCluster() as cluster:
+        node, _, _ = drained(cluster, 60.0)
+        host = cluster.hosts[node]
+        cluster.world.nodes[node].call(lambda: host.create_group(20, RegisterMap()))
+        cluster.run(10.0)
+        assert host.groups[20].leader is None
+        assert host.leader_drain.seconds_left is not None
 
 
 def test_a_drain_that_is_ended_lets_the_node_lead_and_one_for_good_does_not_end() -> None:
