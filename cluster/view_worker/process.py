@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import sys
+from pathlib import Path
 
 from confluent_kafka import KafkaException
 
@@ -39,13 +40,21 @@ def main() -> int:
 
 def run(link: NodeLink, worker: int, around: Surroundings) -> int:
     """Run what the node says as process number `worker`; the exit code."""
-    url, options, owner, way, attempt, live, memory_limit = link.started()
+    url, options, owner, folder, way, attempt, live, memory_limit = link.started()
     name = link.known.program.name
     place = StorePlace(url, options, owner)
     task = None
     try:
         task = VersionTask(
-            link, place, way, attempt, worker, live=live, around=around, memory_limit=memory_limit
+            link,
+            place,
+            Path(folder),
+            way,
+            attempt,
+            worker,
+            live=live,
+            around=around,
+            memory_limit=memory_limit,
         )
         phases.run(task)
     except Replaced:

@@ -2,13 +2,14 @@
 
 Objects lie under `views/<program>/<attempt>/<process>/`: a process that was replaced and does not know it can
 write, and overwrites nothing. A run that the manifest before had is not written again.
+
+Each run that a state needs is also a file here (`local_runs.py`), and so mapped by the next start.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,11 +17,12 @@ from typing import Final
 import msgpack
 
 from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.local_runs import LocalRuns
 from strandline.cluster.view_worker.store_thread import BlockingStore
 from strandline.node.objectstore.store import MAX_DELETE
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.run import Run
-from strandline.snapshot.views.run_file import read_run, write_run
+from strandline.snapshot.views.run_file import packed, unpacked
 
 VERSION: Final = 1
 ROOT: Final = "views"
@@ -36,11 +38,16 @@ def prefix(program: int, attempt: int | None = None) -> str:
 
 
 class StateObjects:
-    """Writes and reads states. Calls raise StoreError."""
+    """Writes and reads states. Calls raise StoreError and OSError.
 
-    def __init__(self, store: BlockingStore, program: int, attempt: int, worker: int) -> None:
+    `folder` is the place of files of this program's runs.
+    """
+
+    def __init__(self, store: BlockingStore, folder: Path, program: int, attempt: int, worker: int) -> None:
         self._store = store
-        self._own = f"{prefix(program, attempt)}{worker:x}/"
+        self._files = LocalRuns(folder / str(attempt))
+        self._below = prefix(program, attempt)
+        self._own = f"{self._below}{worker:x}/"
         self._numbers = itertools.count(1)
         self._kept: dict[int, tuple[Run, str]] = {}
         """Runs of the newest state by identity, with their objects' names."""
@@ -56,21 +63,35 @@ class StateObjects:
         body = msgpack.packb([VERSION, at, rows])
         name = f"{self._own}{next(self._numbers):010d}.state"
         self._store.put(name, [body, hashlib.sha256(body).digest()])
+        self._files.stored()
+        self._files.forget({_file(one) for _, one in (*kept.values(), *self._kept.values())})
         self._kept = kept
         return name, frozenset([name, *(one for _, one in kept.values())])
+
+    def keep(self, run: Run) -> Run:
+        """Write a run that no state has yet to a file; the same run, mapped. For any thread."""
+        return self._files.keep(_file(self._new()), run)
+
+    def _new(self) -> str:
+        return f"{self._own}{next(self._numbers):010d}.run"
 
     def _stored(self, run: Run, kept: dict[int, tuple[Run, str]]) -> str:
         known = kept.get(id(run)) or self._kept.get(id(run))
         if known is None:
-            name = f"{self._own}{next(self._numbers):010d}.run"
-            with _folder() as folder:
-                path = Path(folder, "new.run")
-                write_run(path, run, compressed=True)
-                body = path.read_bytes()
-            self._store.put(name, [body])
+            name = self._named(run)
+            self._store.put(name, packed(run))
             known = run, name
         kept[id(run)] = known
         return known[1]
+
+    def _named(self, run: Run) -> str:
+        """The name of a new run's object, once there is a file of it."""
+        file = self._files.name_of(run)
+        if file is not None:
+            return f"{self._below}{file}"
+        name = self._new()
+        self._files.keep(_file(name), run)
+        return name
 
     def load(self, name: str) -> tuple[dict[str, StateManifest], Cut, frozenset[str]]:
         """Read states; their cut, and the names of all objects that they need. Raises StateDamaged."""
@@ -99,15 +120,16 @@ class StateObjects:
 
     def _fetched(self, name: str, runs: dict[str, Run]) -> Run:
         if name not in runs:
-            body = self._store.get(name)
-            with _folder() as folder:
-                path = Path(folder, "found.run")
-                path.write_bytes(body)
-                runs[name] = read_run(path)
+            run = self._files.find(_file(name))
+            runs[name] = run or self._files.keep(_file(name), unpacked(name, self._store.get(name)))
         return runs[name]
 
     def leftovers(self, program: int, attempt: int, needed: frozenset[str], other: int) -> frozenset[str]:
-        """Objects of this attempt and those before it that are not needed; another attempt's are its own."""
+        """Objects of this attempt and those before it that are not needed; another attempt's are its own.
+
+        Files that are not needed are deleted.
+        """
+        self._files.delete_others({_file(name) for name in needed})
         below, after = prefix(program), ""
         found: set[str] = set()
         while names := self._store.list(below, after, MAX_DELETE):
@@ -119,12 +141,13 @@ class StateObjects:
         return frozenset(found - needed)
 
     def delete(self, names: frozenset[str]) -> None:
-        """Delete objects that no state needs any more."""
+        """Delete objects that no state needs any more, and their files."""
+        self._files.delete([_file(name) for name in names])
         ordered = sorted(names)
         for first in range(0, len(ordered), MAX_DELETE):
             self._store.delete_many(ordered[first : first + MAX_DELETE])
 
 
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder for one run: the process ends without an orderly end, and would leave a lasting one."""
-    return tempfile.TemporaryDirectory(prefix="strandline-view-")
+def _file(name: str) -> str:
+    """The name of an object's file among those of its attempt: each process has names of its own."""
+    return name.split("/", 3)[3]

@@ -28,8 +28,8 @@ class Surroundings:
     monotonic: Callable[[], float]
     """Seconds that only grow."""
     sleep: Callable[[float], None]
-    resident: Callable[[], int]
-    """Bytes that the process has in memory."""
+    own_memory: Callable[[], int]
+    """Bytes that the process alone has in memory."""
 
 
 REAL: Final = Surroundings(
@@ -39,5 +39,5 @@ REAL: Final = Surroundings(
     lambda: ThreadPoolExecutor(1, "merge"),
     time.monotonic,
     time.sleep,
-    memory.resident,
+    memory.own_memory,
 )

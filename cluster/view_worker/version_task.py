@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import Consumer
@@ -59,6 +60,7 @@ class VersionTask:
         self,
         link: NodeLink,
         place: StorePlace,
+        folder: Path,
         way: Mapping[str, str],
         attempt: int,
         worker: int,
@@ -69,11 +71,13 @@ class VersionTask:
     ) -> None:
         """Take up one version of a program, as a Kafka client with the settings `way`.
 
-        Raises CannotRun, Replaced, KafkaException, StoreError.
+        `folder` is the place of the program's files.
+
+        Raises CannotRun, Replaced, KafkaException, StoreError, OSError.
         """
         self.link = link
         self.around = around
-        self._memory = MemoryBound(memory_limit, around.resident, memory.give_back)
+        self._memory = MemoryBound(memory_limit, around.own_memory, memory.give_back)
         self.attempt = attempt
         self.worker = worker
         self.live = live
@@ -87,7 +91,8 @@ class VersionTask:
         self.inputs: Inputs
         self._state_cut: Cut
         plan = program_of(self.version.text)
-        self._circuit = circuit_of(plan, around.merging())
+        self._objects = StateObjects(around.store(place), folder, program.created, attempt, worker)
+        self._circuit = circuit_of(plan, around.merging(), self._objects.keep)
         self.sinks = Sinks(self._circuit)
         self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
         others = {view.topic_id for view in program.live.views} if program.live and not live else set()
@@ -100,7 +105,6 @@ class VersionTask:
         self._steps = Steps(self._circuit, plan.operators())
         self._way = way
         self._consumer = self._join()
-        self._objects = StateObjects(around.store(place), program.created, attempt, worker)
         self._needed: list[frozenset[str]] = []
         self._looked_for_leftovers = False
         self._pause_seconds = FIRST_STATE_SECONDS

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Collection, Mapping, Set
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from strandline.node.config.node_config import NodeConfig
@@ -25,6 +27,7 @@ from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 log = logging.getLogger(__name__)
 
 OBJECTS: Final = "views/"
+FOLDER: Final = "views"
 SWEEP_SECONDS: Final = 600.0
 CATCH_UP_SECONDS: Final = 5.0
 
@@ -127,6 +130,7 @@ class ViewHost:
                 self._processes[name] = ViewProcess(
                     name,
                     place,
+                    str(self._folder / str(name.created)),
                     ways[0],
                     self._context.controller,
                     self._context.holding,
@@ -162,10 +166,20 @@ class ViewHost:
         context = self._context
         return ways_in(context.config, context.kafka.ports, context.controller.machine.nodes.values())
 
+    @property
+    def _folder(self) -> Path:
+        """The place of processes' files: a folder for each program, in it one for each attempt."""
+        return Path(self._context.config.node.data, FOLDER)
+
     async def _sweep(self) -> None:
-        """Delete what dropped programs and ended attempts have left, at the controller's leader."""
+        """Delete what dropped programs and ended attempts have left, at the controller's leader.
+
+        Files go where no process of theirs runs.
+        """
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            running = {(str(name.created), str(name.attempt)) for name in self._processes}
+            await self._context.loop.run_in_executor(None, remove_files, self._folder, running)
             controller = self._context.controller
             if controller.leader != self._context.node_id or not await controller.catch_up(CATCH_UP_SECONDS):
                 continue
@@ -195,6 +209,13 @@ def is_left(name: str, known: Mapping[int, Collection[int]], applied: int) -> bo
     """
     program, attempt = (int(part) if part.isdecimal() else 1 << 63 for part in name.split("/")[1:3])
     return program <= applied and attempt <= applied and attempt not in known.get(program, ())
+
+
+def remove_files(folder: Path, running: Collection[tuple[str, str]]) -> None:
+    """Remove the files of all attempts but those that run; what cannot be removed is tried again later."""
+    for one in folder.glob("*/*"):
+        if (one.parent.name, one.name) not in running:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:

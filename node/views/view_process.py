@@ -80,6 +80,7 @@ class ViewProcess:
         self,
         name: VersionName,
         place: StorePlace,
+        folder: str,
         way: Way,
         controller: Submitter,
         holding: Holder,
@@ -97,6 +98,8 @@ class ViewProcess:
         self.failure: str | None = None
         self.inputs: Inputs = ()
         self._place = place
+        self._folder = folder
+        """Of the program's files on this machine."""
         self.way = way
         """By which the process reaches the nodes."""
         self._sent_off = False
@@ -221,7 +224,7 @@ class ViewProcess:
             place = self._place
             # One name for each process that is there at a time: a folder's writers are told apart by it.
             owner = f"{place.owner}-{self.name.attempt}-{'live' if self.name.live else 'next'}"
-            start = ["start", place.url, dict(place.options), owner, dict(self.way)]
+            start = ["start", place.url, dict(place.options), owner, self._folder, dict(self.way)]
             version = [self.name.attempt, self.name.live, self._memory_limit]
             process.stdin.write(framed([*start, *version]))
             self.tell()

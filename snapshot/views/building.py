@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from strandline.snapshot.views.arrange import Arrange as ArrangeOperator
@@ -14,7 +15,9 @@ from strandline.snapshot.views.linear_aggregate import LinearAggregate as Aggreg
 from strandline.snapshot.views.map_operator import Map as MapOperator
 from strandline.snapshot.views.negate import Negate as NegateOperator
 from strandline.snapshot.views.operator import Operator
+from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.sink import Sink as SinkOperator
+from strandline.snapshot.views.spine import as_it_is
 from strandline.snapshot.views.top_k import TopK as TopKOperator
 from strandline.snapshot.views.union import Union as UnionOperator
 from strandline.snapshot.views.upsert import Upsert as UpsertOperator
@@ -37,7 +40,9 @@ from strandline.statemachine.views.plan import (
 from strandline.statemachine.views.program import Program
 
 
-def circuit_of(program: Program, merging: Executor | None = None) -> Circuit:
+def circuit_of(
+    program: Program, merging: Executor | None = None, keep: Callable[[Run], Run] = as_it_is
+) -> Circuit:
     """Build the circuit of a program. Sources and operators go by their digests."""
     plans = program.operators()
     sources = {name: schema(plan) for name, plan in plans.items() if isinstance(plan, Source)}
@@ -46,7 +51,7 @@ def circuit_of(program: Program, merging: Executor | None = None) -> Circuit:
         for name, plan in plans.items()
         if not isinstance(plan, Source)
     ]
-    circuit = Circuit(sources, nodes, merging)
+    circuit = Circuit(sources, nodes, merging, keep)
     if any(isinstance(plan, Constant) for plan in plans.values()):
         # What depends on no record is there at the cut before all records.
         circuit.step({})

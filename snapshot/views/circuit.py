@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,11 +12,11 @@ from strandline.snapshot.views.errors import ViewError, ViewInvariant, ViewLimit
 from strandline.snapshot.views.operator import Operator, State, StateManifest
 from strandline.snapshot.views.run import HASHES, HashRange, Run
 from strandline.snapshot.views.sink import Changes, Sink
-from strandline.snapshot.views.spine import Merge, Spine
+from strandline.snapshot.views.spine import Level, Merge, Spine, as_it_is
 from strandline.snapshot.views.zset import Schema, ZSet, empty
 
-RUNS: Final = 32
-"""The runs of a spine at which a step waits for the merge that is under way."""
+LEVELS: Final = 32
+"""The levels of a spine at which a step waits for the merge that is under way."""
 _PROCESS: Final = os.getpid()
 
 
@@ -51,17 +51,22 @@ class Bound:
 class Circuit:
     """One program's operators. It belongs to one thread; `merging` may run merges in others.
 
-    `sources` are the names of inputs with their columns. Raises ViewInvariant when a node's input is not
-    before it.
+    `keep` gives what takes the place of a run that a large merge has made, there. `sources` are the names of
+    inputs with their columns. Raises ViewInvariant when a node's input is not before it.
     """
 
     def __init__(
-        self, sources: Mapping[str, Schema], nodes: Sequence[Node], merging: Executor | None = None
+        self,
+        sources: Mapping[str, Schema],
+        nodes: Sequence[Node],
+        merging: Executor | None = None,
+        keep: Callable[[Run], Run] = as_it_is,
     ) -> None:
         self._sources = dict(sources)
         self._nodes = {node.operator.name: node for node in nodes}
         self._merging = merging
-        self._merges: dict[tuple[str, int], tuple[Merge, Future[Run]]] = {}
+        self._keep = keep
+        self._merges: dict[tuple[str, int], tuple[Merge, Future[Level]]] = {}
         known = set(sources)
         for node in nodes:
             name = node.operator.name
@@ -153,18 +158,18 @@ class Circuit:
                     continue
                 while (merge := spine.due()) is not None:
                     if self._merging is not None:
-                        self._merges[name, at] = (merge, self._merging.submit(merge.made))
+                        self._merges[name, at] = (merge, self._merging.submit(merge.made, self._keep))
                         break
-                    spine = self._replace(name, at, merge, merge.made())
+                    spine = self._replace(name, at, merge, merge.made(self._keep))
 
     def _install_merges(self) -> None:
-        """Install the merges that have ended; wait for one whose spine has grown too many runs."""
+        """Install the merges that have ended; wait for one whose spine has grown too many levels."""
         for (name, at), (merge, future) in [*self._merges.items()]:
-            if future.done() or len(self._nodes[name].operator.current.spines[at].runs) > RUNS:
+            if future.done() or len(self._nodes[name].operator.current.spines[at].levels) > LEVELS:
                 del self._merges[name, at]
                 self._replace(name, at, merge, future.result())
 
-    def _replace(self, name: str, at: int, merge: Merge, made: Run) -> Spine:
+    def _replace(self, name: str, at: int, merge: Merge, made: Level) -> Spine:
         operator = self._nodes[name].operator
         spines = list(operator.current.spines)
         spines[at] = spines[at].replaced(merge, made)

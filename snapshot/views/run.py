@@ -54,7 +54,7 @@ class Layout:
         return self.key == tuple(range(len(self.schema)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Run:
     """Rows without repetition, none with all sums zero. Its arrays cannot be written to.
 

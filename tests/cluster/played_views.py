@@ -71,6 +71,7 @@ class PlayedCluster:
         """`versions` are texts of programs by attempts; the one that is not `live` is the next one."""
         (folder / PARTIAL).mkdir(parents=True)
         self.folder = folder
+        self.files = folder.parent / "files"
         self.logs: dict[tuple[str, int], list[bytes]] = {(INPUT[0], 0): [], (INPUT[0], 1): []}
         self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
         self.transactions: list[list[Written]] = []
@@ -118,14 +119,31 @@ class PlayedCluster:
         place = StorePlace(str(self.folder), {}, f"owner{self.workers}")
         link = cast(NodeLink, Link(self))
         return VersionTask(
-            link, place, WAY, attempt, self.workers, live=live, around=self._around(), memory_limit=LIMIT
+            link,
+            place,
+            self.files,
+            WAY,
+            attempt,
+            self.workers,
+            live=live,
+            around=self._around(),
+            memory_limit=LIMIT,
         )
 
     def run(self, attempt: int, *, live: bool = True) -> tuple[int, Link]:
         """Run a process to its end; its exit code, and the node with what it was told."""
         self.workers += 1
         link = Link(self)
-        link.start = [str(self.folder), {}, f"owner{self.workers}", WAY, attempt, live, LIMIT]
+        link.start = [
+            str(self.folder),
+            {},
+            f"owner{self.workers}",
+            str(self.files),
+            WAY,
+            attempt,
+            live,
+            LIMIT,
+        ]
         return process.run(cast(NodeLink, link), self.workers, self._around()), link
 
     def _around(self) -> Surroundings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -23,7 +24,7 @@ import struct, sys, msgpack
 from strandline.node.worker.worker_frames import LENGTH, framed, length_of, message_of
 source = sys.stdin.buffer
 start = message_of(source.read(length_of(source.read(LENGTH.size))))
-said = "no broker knows " + start[4]["sasl.username"]
+said = "no broker knows " + start[5]["sasl.username"]
 sys.stdout.buffer.write(framed(["status", {"phase": "ended", "failure": said}]))
 sys.stdout.buffer.flush()
 sys.exit(1)
@@ -34,7 +35,7 @@ import sys, time
 from strandline.node.worker.worker_frames import LENGTH, framed, length_of, message_of
 source = sys.stdin.buffer
 start = message_of(source.read(length_of(source.read(LENGTH.size))))
-sys.stdout.buffer.write(framed(["status", {"way": start[4]["bootstrap.servers"]}]))
+sys.stdout.buffer.write(framed(["status", {"way": start[5]["bootstrap.servers"]}]))
 sys.stdout.buffer.flush()
 time.sleep(600)
 """
@@ -57,6 +58,7 @@ def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch:
         one = ViewProcess(
             VersionName("p", 5, 7, True),
             StorePlace("memory:", {}, "owner"),
+            "files",
             {"bootstrap.servers": "127.0.0.1:1", "sasl.username": "views", "sasl.password": "a secret"},
             cast(Any, controller),
             cast(Any, None),
@@ -84,6 +86,7 @@ def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory(
         one = ViewProcess(
             VersionName("p", 5, 7, True),
             StorePlace("memory:", {}, "owner"),
+            "files",
             {"bootstrap.servers": "127.0.0.1:1"},
             cast(Any, SimpleNamespace(machine=machine)),
             cast(Any, None),
@@ -118,6 +121,7 @@ def test_a_process_that_is_to_come_another_way_begins_again_and_has_not_failed(
         one = ViewProcess(
             VersionName("p", 5, 7, True),
             StorePlace("memory:", {}, "owner"),
+            "files",
             {"bootstrap.servers": "127.0.0.1:1"},
             cast(Any, SimpleNamespace(machine=SimpleNamespace(view_programs={}))),
             cast(Any, None),
@@ -154,6 +158,7 @@ def test_a_hold_that_a_process_asked_for_is_decided_before_its_end_is_over() -> 
         one = ViewProcess(
             VersionName("p", 5, 7, True),
             StorePlace("memory:", {}, "owner"),
+            "files",
             {"bootstrap.servers": "127.0.0.1:1"},
             cast(Any, SimpleNamespace(machine=machine)),
             cast(Any, SimpleNamespace(hold=hold)),
@@ -214,3 +219,12 @@ def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -
         ways.append(first)
         host._look()
         assert sent == [first]
+
+
+def test_files_of_versions_that_do_not_run_here_go(tmp_path: Path) -> None:
+    view_host.remove_files(tmp_path / "missing", [])
+    for attempt in ("5/7", "5/9", "6/7"):
+        (tmp_path / attempt / "a").mkdir(parents=True)
+        (tmp_path / attempt / "a" / "1.run").touch()
+    view_host.remove_files(tmp_path, [("5", "9")])
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.run")] == ["5/9/a/1.run"]

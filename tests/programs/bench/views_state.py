@@ -8,10 +8,10 @@ The whole way of a record is gone but for Kafka: JSON in, a group-by with COUNT 
 from __future__ import annotations
 
 import json
-import resource
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 import duckdb
 import numpy as np
 
-from strandline.cluster.view_worker.memory import resident
+from strandline.cluster.view_worker.memory import own_memory
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.node.objectstore.local_store import PARTIAL
@@ -28,6 +28,7 @@ from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.circuit import Circuit
 from strandline.snapshot.views.json_records import Record, RecordReader
+from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.sink import Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.views.plan import Sink as SinkPlan
@@ -38,6 +39,7 @@ CREATE TABLE bids (auction BIGINT, bidder BIGINT, price BIGINT, channel STRING);
 CREATE VIEW totals AS SELECT auction, count(*) AS n, sum(price) AS total FROM bids GROUP BY auction;
 """
 STEP: Final = 10_000
+LOOK_SECONDS: Final = 0.01
 FILL: Final = 20_000
 """Records of a step while the state is filled: as a process's."""
 
@@ -45,12 +47,12 @@ FILL: Final = 20_000
 class Work:
     """A circuit with its reader and its sink."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Callable[[Run], Run]) -> None:
         plan = program_of(PROGRAM)
         operators = plan.operators()
         [(self.source, self.table)] = [(n, one) for n, one in operators.items() if isinstance(one, Source)]
         [(self.sink, self.view)] = [(n, one) for n, one in operators.items() if isinstance(one, SinkPlan)]
-        self.circuit: Circuit = circuit_of(plan, ThreadPoolExecutor(1))
+        self.circuit: Circuit = circuit_of(plan, ThreadPoolExecutor(1), keep)
         self.reader = RecordReader(self.table, None)
         cast(Sink, self.circuit.operators[self.sink]).move(Phase.FOLLOWING)
 
@@ -90,11 +92,49 @@ def recompute(keys: int) -> float:
     return time.process_time() - began
 
 
+class Peak:
+    """Looks at the memory of this process in a thread."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            self.most = max(self.most, own_memory())
+
+    def stop(self) -> int:
+        """End; the most that was seen."""
+        self._stop.set()
+        self._thread.join()
+        return self.most
+
+
+def started(store: StoreThread, files: Path, name: str, wanted: dict[str, int]) -> float:
+    """Seconds of a start from a stored state; raises ValueError where it has other digests."""
+    began = time.perf_counter()
+    states, _, _ = StateObjects(store, files, 1, 1, 2).load(name)
+    loaded = circuit_of(program_of(PROGRAM))
+    loaded.load(states)
+    took = time.perf_counter() - began
+    if loaded.digests() != wanted:
+        raise ValueError("a state that was read has other digests")
+    return took
+
+
 def measure(keys: int, steps: int, folder: Path) -> dict[str, float]:
     """The figures of one size."""
     rng = np.random.default_rng(7)
-    work, rows = Work(), 0
-    spent = 0.0
+    (folder / PARTIAL).mkdir(parents=True)
+    store, files, peak = (
+        StoreThread(StorePlace(str(folder), {}, "bench")),
+        folder.with_suffix(".files"),
+        Peak(),
+    )
+    objects, peak = StateObjects(store, files, 1, 1, 1), Peak()
+    work, rows, spent = Work(objects.keep), 0, 0.0
     for batch in batches(keys, FILL, rng):
         given = records(batch, rows)
         before = time.process_time()
@@ -102,9 +142,6 @@ def measure(keys: int, steps: int, folder: Path) -> dict[str, float]:
         spent += time.process_time() - before
         rows += len(given)
     fill = rows / spent
-    (folder / PARTIAL).mkdir(parents=True)
-    store = StoreThread(StorePlace(str(folder), {}, "bench"))
-    objects = StateObjects(store, 1, 1, 1)
     before_all = time.perf_counter()
     objects.save(work.circuit.state(), {("bids", 0): rows})
     save = time.perf_counter() - before_all
@@ -112,22 +149,16 @@ def measure(keys: int, steps: int, folder: Path) -> dict[str, float]:
     cpu, wall = [], []
     for _ in range(steps):
         given = records(rng.integers(0, keys, STEP), rows)
-        started, used = time.perf_counter(), time.process_time()
+        began, used = time.perf_counter(), time.process_time()
         work.step(given)
         cpu.append(time.process_time() - used)
-        wall.append(time.perf_counter() - started)
+        wall.append(time.perf_counter() - began)
         rows += STEP
-    started = time.perf_counter()
+    began = time.perf_counter()
     name, _ = objects.save(work.circuit.state(), {("bids", 0): rows})
-    again = time.perf_counter() - started
+    again = time.perf_counter() - began
     kept, size = work.circuit.size()
-    took = resident()
-    started = time.perf_counter()
-    states, _, _ = StateObjects(store, 1, 1, 2).load(name)
-    loaded = circuit_of(program_of(PROGRAM))
-    loaded.load(states)
-    load = time.perf_counter() - started
-    same = loaded.digests() == work.circuit.digests()
+    digests = work.circuit.digests()
     return {
         "keys": keys,
         "fill": fill,
@@ -139,10 +170,10 @@ def measure(keys: int, steps: int, folder: Path) -> dict[str, float]:
         "stored": stored,
         "save": save,
         "again": again,
-        "load": load,
-        "same": float(same),
-        "resident": took,
-        "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        "map": started(store, files, name, digests),
+        "fetch": started(store, folder.with_suffix(".other"), name, digests),
+        "memory": own_memory(),
+        "peak": peak.stop(),
         "recompute": recompute(keys),
     }
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import shutil
+import tempfile
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import Any, Final
 
 import msgpack
@@ -54,6 +58,8 @@ class Cluster:
         self.kafka = Kafka(self.machine, lambda: world.now)
         self.kafka.committed = self._committed
         self.store = SimStore(world)
+        self.files = Path(tempfile.mkdtemp(prefix="strandline-sim-"))
+        weakref.finalize(self, shutil.rmtree, self.files, ignore_errors=True)
         self.host = world.add_node(1000)
         self.host.start(lambda _: None)
         self.processes: list[Process] = []

@@ -44,6 +44,8 @@ class Process:
         self.code: int | None = None
         self.node = self.world.add_node(number)
         self.node.start(lambda _: None)
+        self.files = cluster.files / str(number)
+        """As on a machine of its own: it fetches what its state needs."""
         self.store = RetryingStore(
             cluster.store.client(self.node),
             POLICY,
@@ -158,7 +160,7 @@ class SimLink:
     def started(self) -> list[Any]:
         name = self._owner.name
         owner, way = f"owner{self._owner.number}", {"bootstrap.servers": "localhost:1"}
-        return ["memory:", {}, owner, way, name.attempt, name.live, 1 << 40]
+        return ["memory:", {}, owner, str(self._owner.files), way, name.attempt, name.live, 1 << 40]
 
     @property
     def known(self) -> Known:

@@ -19,9 +19,8 @@ from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.node.views import view_host, view_process
 from strandline.snapshot.views.operator import StateManifest
-from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.sink import Changes, Phase, Sink
-from strandline.snapshot.views.spine import Merge, Spine
+from strandline.snapshot.views.spine import Level, Merge, Spine
 from strandline.snapshot.views.zset import ZSet
 from strandline.statemachine.controller import view_programs
 from strandline.statemachine.controller.controller_commands import CancelViews, CutOverViews, StopViews
@@ -131,9 +130,9 @@ def _forgets_what_it_has(self: StateObjects, states: Mapping[str, StateManifest]
     return name, needed - before
 
 
-def _any_neighbours(self: Spine, merge: Merge, made: Run) -> Spine:
+def _any_neighbours(self: Spine, merge: Merge, made: Level) -> Spine:
     """A merge takes the place of the two newest runs, whatever they are by then."""
-    return Spine(self.layout, (*self.runs[:-2], made)) if len(made) else self
+    return Spine(self.layout, (*self.runs[:-2], *made)) if made else self
 
 
 # What is read.

@@ -125,7 +125,7 @@ def test_without_an_executor_large_merges_are_made_at_the_end_of_a_step(
 
 def test_a_step_waits_for_a_merge_when_there_are_too_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spine, "INLINE_ROWS", 0)
-    monkeypatch.setattr(circuit_module, "RUNS", 3)
+    monkeypatch.setattr(circuit_module, "LEVELS", 3)
     with ThreadPoolExecutor(1) as pool:
         made = arrange(pool)
         for number in range(40):

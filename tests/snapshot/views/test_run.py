@@ -15,7 +15,7 @@ from strandline.snapshot.views import hashing, spine
 from strandline.snapshot.views.errors import ViewInvariant
 from strandline.snapshot.views.run import ALL_HASHES, HASHES, HashRange, Layout, Run, merged, run_of
 from strandline.snapshot.views.spine import Spine, contents
-from strandline.snapshot.views.zset import ZSet, chosen, frame
+from strandline.snapshot.views.zset import ZSet, chosen, frame, gathered
 from tests.snapshot.views.collisions import four_bit_hashes
 from tests.snapshot.views.deltas import CUTS, FACTS, FEW, Change, counted, histories, of, rows_there, steps
 
@@ -160,3 +160,57 @@ def test_a_large_merge_is_due_and_installed_only_over_the_same_runs(monkeypatch:
     # The runs are gone: what was merged of them must not come back.
     assert replaced.replaced(merge, made) is replaced
     assert [len(one) for one in later.runs] == [20, 20, 5], "a reader of the spine keeps what it had"
+
+
+def test_a_large_merge_gives_runs_of_some_size_that_are_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spine, "INLINE_ROWS", 30)
+    monkeypatch.setattr(spine, "PIECE_ROWS", 60)
+    monkeypatch.setattr(spine, "LEAST_PIECE_ROWS", 40)
+    made, kept = Spine(BY_NUMBER), 0
+
+    def keep(run: Run) -> Run:
+        nonlocal kept
+        kept += 1
+        assert len(run) <= 60 + 40 + 60, "a merge takes memory for one of its runs"
+        return run
+
+    there: set[int] = set()
+    for number in range(60):
+        # The last third takes away what the first has added.
+        numbers = (
+            range(number * 20, number * 20 + 20)
+            if number < 40
+            else range((number - 40) * 20, (number - 39) * 20)
+        )
+        sign = 1 if number < 40 else -1
+        made = made.with_run(run(BY_NUMBER, [((each, None, None), sign) for each in numbers]))
+        there = there | {*numbers} if sign > 0 else there - {*numbers}
+        while (merge := made.due()) is not None:
+            made = made.replaced(merge, merge.made(keep))
+        sizes = [sum(map(len, level)) for level in made.levels]
+        assert all(first > 2 * second for first, second in itertools.pairwise(sizes))
+        asked = frame([pl.Series(range(1000), dtype=pl.Int64)])
+        hashes = hashing.key_hash(asked)
+        for order in (np.argsort(hashes), np.arange(1000)):
+            found = made.rows_of(hashes[order], gathered(asked, order))
+            assert found is not None
+            sums: dict[int, int] = {}
+            for row, weight in zip(found.rows["c0"].to_list(), found.weights.tolist(), strict=True):
+                sums[row] = sums.get(row, 0) + weight
+            assert {row for row, weight in sums.items() if weight} == there
+    assert len(made.runs) > len(made.levels)
+    assert kept > 20
+
+
+def test_rows_of_one_hash_stay_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spine, "INLINE_ROWS", 1)
+    monkeypatch.setattr(spine, "PIECE_ROWS", 10)
+    monkeypatch.setattr(spine, "LEAST_PIECE_ROWS", 5)
+    one = run(BY_NUMBER, [((1, f"{text}", None), 1) for text in range(100)] + [((2, "b", None), 1)])
+    other = run(BY_NUMBER, [((1, f"{text}", None), 1) for text in range(100, 200)])
+    merge = Spine(BY_NUMBER).with_run(one).with_run(other).due()
+    assert merge is not None
+    made = merge.made()
+    assert sum(map(len, made)) == 201
+    hashes = [{*each.hashes.tolist()} for each in made]
+    assert all(not first & second for first, second in itertools.combinations(hashes, 2))
