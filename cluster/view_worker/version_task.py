@@ -71,9 +71,7 @@ class VersionTask:
     ) -> None:
         """Take up one version of a program, as a Kafka client with the settings `way`.
 
-        `folder` is the place of the program's files.
-
-        Raises CannotRun, Replaced, KafkaException, StoreError, OSError.
+        `folder` has the program's files. Raises CannotRun, Replaced, KafkaException, StoreError, OSError.
         """
         self.link = link
         self.around = around

@@ -11,11 +11,15 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+import polars as pl
+
+from strandline.snapshot.views import json_columns
 from strandline.snapshot.views.errors import ViewError
 from strandline.snapshot.views.evaluate import DTYPES
-from strandline.snapshot.views.zset import ZSet, zset
+from strandline.snapshot.views.zset import ZSet, canonical, frame, zset
 from strandline.statemachine.views.plan import Positions, Source
 from strandline.statemachine.views.types import Type
 
@@ -53,11 +57,49 @@ class RecordReader:
         self._source = source
         self._key = key
         self._schema = tuple(DTYPES[kind] for _, kind in source.columns)
+        self._read = [(name, kind) for name, kind in source.columns if key is not None or name not in META]
+        """The columns that a record's value has."""
         self._skip = dict(source.options).get("on_error") == "skip"
         self.skipped = 0
 
     def rows(self, records: Sequence[Record]) -> ZSet:
         """Rows in the order of the records, a deletion with weight -1; raises BadRecord."""
+        plain = self._plain(records)
+        return self._one_by_one(records) if plain is None else plain
+
+    def _plain(self, records: Sequence[Record]) -> ZSet | None:
+        """The rows by the short way (`json_columns.py`); None where that does not do."""
+        names = [name for name, _ in self._read]
+        kinds = [kind for _, kind in self._read]
+        if not json_columns.readable(kinds):
+            return None
+        if self._key is None:
+            values = [record.value for record in records]
+        else:
+            values = [b"{}" if record.value is None else record.value for record in records]
+        if None in values:
+            return None
+        read = json_columns.columns(names, kinds, cast(list[bytes], values), MOST_NESTED)
+        if read is None:
+            return None
+        found = dict(zip(names, read, strict=True))
+        weights = np.ones(len(records), np.int64)
+        if self._key is not None:
+            try:
+                keys = [self._key_values(record.key) for record in records]
+            except (ValueError, OverflowError, RecursionError):
+                return None
+            for number, position in enumerate(self._key):
+                name, kind = self._source.columns[position]
+                found[name] = pl.Series([key[number] for key in keys], dtype=DTYPES[kind])
+            weights[[record.value is None for record in records]] = -1
+        for name, kind in self._source.columns:
+            if name not in found:
+                found[name] = pl.Series([_meta(name, record) for record in records], dtype=DTYPES[kind])
+        rows = frame([found[name] for name, _ in self._source.columns])
+        return canonical(ZSet(rows, weights))
+
+    def _one_by_one(self, records: Sequence[Record]) -> ZSet:
         rows: list[Sequence[Any]] = []
         weights: list[int] = []
         for record in records:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.snapshot.views.evaluate import DTYPES
@@ -17,39 +17,18 @@ from strandline.snapshot.views.json_records import BadRecord, Record, RecordRead
 from strandline.snapshot.views.json_rows import records
 from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.zset import chosen, zset
-from strandline.statemachine.views.plan import Sink, Source
+from strandline.statemachine.views.plan import Sink
 from strandline.statemachine.views.types import Type
+from tests.snapshot.views.json_values import COLUMNS, VALUES, record, source
 
-COLUMNS = tuple((kind.value.lower(), kind) for kind in Type)
-OPTIONS = (("format", "json"), ("from", "earliest"), ("on_error", "stop"))
-VALUES = {
-    Type.BOOLEAN: st.booleans(),
-    Type.INT: st.integers(-(2**31), 2**31 - 1),
-    Type.BIGINT: st.integers(-(2**63), 2**63 - 1),
-    Type.DOUBLE: st.floats(),
-    Type.STRING: st.text(),
-    Type.DATE: st.dates(),
-    Type.TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
-}
 ROWS = st.tuples(*(VALUES[kind] for kind in Type))
-
-
-def source(*columns: tuple[str, Type], mode: str = "append", skip: bool = False) -> Source:
-    options = tuple((name, "skip" if name == "on_error" and skip else value) for name, value in OPTIONS)
-    return Source("t", mode, options, columns)
-
-
-def record(value: Any, key: Any = None, offset: int = 7) -> Record:
-    def encoded(one: Any) -> bytes | None:
-        return one if one is None or isinstance(one, bytes) else json.dumps(one).encode()
-
-    return Record(1, offset, 1_700_000_000_123, encoded(key), encoded(value))
 
 
 def same(left: Any, right: Any) -> bool:
     return left == right or (isinstance(left, float) and math.isnan(left) and math.isnan(right))
 
 
+@settings(deadline=None)  # the first call imports much
 @given(st.lists(ROWS, min_size=1, max_size=4))
 def test_what_a_view_writes_a_table_of_the_same_columns_reads(rows: list[tuple[Any, ...]]) -> None:
     table = source(*COLUMNS, mode="upsert")
