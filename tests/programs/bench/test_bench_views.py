@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.programs.bench import views_bench, views_state
+from tests.programs.bench import views_bench, views_peers, views_state
 from tests.programs.bench.views_bench import Report, Run, Watcher
 
 
@@ -27,13 +28,15 @@ def test_a_problem_is_told_and_is_the_exit_code(
 
     monkeypatch.setattr(Run, "go", broken)
     monkeypatch.setattr(views_bench, "size", lambda keys, _: dict.fromkeys(FIGURES, 1.0) | {"keys": keys})
-    assert views_bench.main(["--keys", "5", "--folder", str(tmp_path)]) == 1
+    assert views_bench.main(["--keys", "5", "--peer-rows", "0", "--folder", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "- FAILED: it broke" in told
     assert "bench views failed" in told
-    assert views_bench.main(["--keys", "5", "--folder", str(tmp_path), "--json"]) == 1
+    assert views_bench.main(["--keys", "5", "--peer-rows", "0", "--folder", str(tmp_path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"] == ["it broke"]
-    assert views_bench.main(["--keys", "5", "--rows", "0", "--folder", str(tmp_path)]) == 0
+    assert (
+        views_bench.main(["--keys", "5", "--rows", "0", "--peer-rows", "0", "--folder", str(tmp_path)]) == 0
+    )
 
 
 FIGURES = dict.fromkeys(
@@ -51,3 +54,24 @@ def test_the_longest_gap_and_the_ages_are_those_of_a_time() -> None:
     assert watcher.gap(0.0, 10.0) == 3.0
     assert watcher.ages(1.0, 6.0)[0] == pytest.approx(0.25)
     assert [line[2] for line in views_bench.cluster_lines(Report().cluster)] == ["-"] * 9
+
+
+def test_a_view_and_duckdb_work_the_same_lines(tmp_path: Path) -> None:
+    views_peers.write_inputs(tmp_path / "in", 2_000)
+    for work in views_peers.WORKS:
+        assert views_peers.own_rate(work, 2_000) > 0
+        found, why = views_peers.peer_rate(Path(sys.executable), "duckdb", work, tmp_path / "in", 2_000)
+        assert (found is not None and found > 0, why) == (True, "")
+
+
+def test_a_peer_that_cannot_be_installed_or_run_is_named(tmp_path: Path) -> None:
+    python, why = views_peers.install("pathway", tmp_path, tmp_path / "no-uv")
+    assert python is None
+    assert why.startswith("pathway==0.33.0 cannot be installed: ")
+    rate, why = views_peers.peer_rate(Path(sys.executable), "bytewax", "group", tmp_path, 10)
+    assert rate is None
+    assert why.startswith("bytewax group failed: ")
+    rates = {"group strandline": 6.0, "group pathway": 2.0}
+    lines = views_peers.lines(rates, {"committed_group": 3.0})
+    assert lines[2][1:] == ["pathway", "2.0 /s", "1.5", "3.0", "3"]
+    assert lines[3][2:5] == ["-", "-", "-"]

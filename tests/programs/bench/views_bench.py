@@ -3,7 +3,8 @@
 `scripts/bench views`: first one process without a cluster, for states of more and more keys (a group-by with
 COUNT and SUM; JSON in and out). Beside it DuckDB works the same view out from columns in memory, once: what
 stands in the place of a step where nothing is kept. Then a cluster: rows are filled into a view, then flow
-at a rate while another view is added, and at last the view's process is killed.
+at a rate while another view is added, and at last the view's process is killed. Then a group-by and a join
+take the same rows there, without Kafka, and in Pathway, Bytewax, DuckDB and Spark (`views_peers.py`).
 """
 
 from __future__ import annotations
@@ -34,18 +35,22 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
+from tests.programs.bench import views_peers
 from tests.programs.bench.report import shown, table
 from tests.programs.folder_option import existing_folder
 
 SIZES: Final = {"full": (10_000, 100_000, 1_000_000, 10_000_000), "quick": (10_000, 100_000, 1_000_000)}
 ROWS: Final = {"full": 2_000_000, "quick": 100_000}
 """Of the view on a cluster, a tenth as many keys."""
+PEER_ROWS: Final = {"full": 1_000_000, "quick": 100_000}
 STEPS: Final = 20
 RATE: Final = 1000.0
 """Rows a second that flow in on a cluster."""
 FLOW_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 900.0
 WANTED_PAUSE: Final = 0.5
+UV: Final = Path(".tools/uv/bin/uv")
+"""As `scripts/setup` puts it there."""
 TABLE: Final = "CREATE TABLE bids (auction BIGINT, price BIGINT, sent BIGINT);\n"
 FIRST: Final = (
     TABLE
@@ -61,6 +66,7 @@ class Report:
 
     sizes: list[dict[str, float]] = field(default_factory=list)
     cluster: dict[str, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -75,11 +81,21 @@ class Watcher:
                 auto_offset_reset="latest", fetch_wait_max_ms=10,
             )
         )  # fmt: skip
-        _, end = self._consumer.get_watermark_offsets(TopicPartition("sample", 0), timeout=30)
+        end = self._end(time.monotonic() + FLOW_SECONDS)
         self._consumer.assign([TopicPartition("sample", 0, end)])
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
+
+    def _end(self, until: float) -> int:
+        """The view's present end; a node may learn of a name that a cutover gave a moment later."""
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(TopicPartition("sample", 0), timeout=30)[1]
+            except KafkaException:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -109,11 +125,12 @@ class Watcher:
 class Run:
     """One cluster in a folder."""
 
-    def __init__(self, folder: Path, report: Report, rows: int) -> None:
+    def __init__(self, folder: Path, report: Report, rows: int, beside: int = 0) -> None:
         self._cluster = LocalCluster(folder / "cluster")
         self._folder = folder
         self._report = report
         self._rows = rows
+        self._beside = beside
         self._sent = 0
 
     def go(self) -> None:
@@ -138,7 +155,7 @@ class Run:
         if self._producer.flush(WAIT_SECONDS):
             raise TimeoutError("rows are not acknowledged")
         began = time.time()
-        self._apply(FIRST)
+        self._apply("bench", FIRST)
         found["rows"], found["filled"] = self._rows, self._rows / (time.time() - began)
         watcher = Watcher(bootstrap)
         try:
@@ -146,16 +163,30 @@ class Run:
                 self._watched(watcher)
         finally:
             watcher.close()
+        if self._beside:
+            self._committed(admin)
+
+    def _committed(self, admin: KafkaAdmin) -> None:
+        topics = [
+            NewTopic(name, 2, 3, config={"cleanup.policy": policy})
+            for name, policy in views_peers.TOPICS.items()
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+        for work in views_peers.WORKS:
+            self._report.cluster[f"committed_{work}"] = views_peers.committed_rate(
+                work, self._beside, self._cluster.description.bootstrap, self._live, self._apply
+            )
 
     def _watched(self, watcher: Watcher) -> None:
         found = self._report.cluster
         began = time.time()
         time.sleep(FLOW_SECONDS)
         applied = time.time()
-        self._apply(SECOND)
+        self._apply("bench", SECOND)
         live = time.time()
         time.sleep(FLOW_SECONDS)
-        one = self._live()
+        one = self._live("bench")
         found["p50"], found["p99"] = watcher.ages(began, applied)
         found["p50_filling"], found["p99_filling"] = watcher.ages(applied, live)
         found["pause"], found["gap"] = one["status"]["pause_seconds"], watcher.gap(applied, time.time())
@@ -202,8 +233,8 @@ class Run:
             thread.join()
             self._producer.flush(30)
 
-    def _apply(self, text: str) -> None:
-        file = self._folder / "bench.sql"
+    def _apply(self, name: str, text: str) -> None:
+        file = self._folder / f"{name}.sql"
         file.write_text(text)
         command = [sys.executable, "-m", "strandline", "view", "apply", str(file)]
         command += ["--wait", str(WAIT_SECONDS), "--cluster", str(self._cluster.folder)]
@@ -211,13 +242,13 @@ class Run:
         if done.returncode:
             raise CommandFailed(done.stderr.strip(), "see the nodes' logs")
 
-    def _live(self) -> dict[str, Any]:
+    def _live(self, name: str) -> dict[str, Any]:
         running = [
             one
             for node in self._cluster.description.nodes.values()
             for one in AdminClient(node.admin).request("GET", "/api/views").body["running"]
         ]
-        return next(one for one in running if one["live"] and "pause_seconds" in one["status"])
+        return next(one for one in running if one["live"] and one["program"] == name and one["status"])
 
 
 def size(keys: int, folder: Path) -> dict[str, float]:
@@ -271,6 +302,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="smaller states, fewer rows")
     parser.add_argument("--keys", type=int, nargs="+", help="sizes of the state, in keys")
     parser.add_argument("--rows", type=int, help="of the view on a cluster; 0: no cluster")
+    parser.add_argument("--peer-rows", type=int, help="of the work beside peers; 0: none")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the tables")
     parser.add_argument(
         "--folder", type=existing_folder, default="/var/tmp", help="on a real disk (default: %(default)s)"
@@ -278,18 +310,32 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     scale = "quick" if options.quick else "full"
     rows = ROWS[scale] if options.rows is None else options.rows
+    beside = PEER_ROWS[scale] if options.peer_rows is None else options.peer_rows
     report, load = Report(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
         for keys in options.keys or SIZES[scale]:
             report.sizes.append(size(keys, Path(scratch, f"{keys}")))
         if rows:
-            Run(Path(scratch), report, rows).go()
+            Run(Path(scratch), report, rows, beside).go()
+        if beside:
+            report.rates, missing = views_peers.measure(Path(scratch, "peers"), beside, UV)
+            report.problems += missing
     if options.json:
         print(json.dumps({"ok": not report.problems, "load_average": load, **asdict(report)}))
         return 1 if report.problems else 0
     print(table(["", "", *(f"{one['keys']:,.0f} keys" for one in report.sizes)], lines(report.sizes)))
     if rows:
         print("\n" + table(["", "", "three nodes"], cluster_lines(report.cluster)))
+    if beside:
+        head = [
+            "",
+            f"{beside:,} rows",
+            "rows a second of processor",
+            "times, whole",
+            "without Kafka",
+            "wanted",
+        ]
+        print("\n" + table(head, views_peers.lines(report.rates, report.cluster)))
     if report.cluster.get("pause", 0) > WANTED_PAUSE:
         print(f"- the pause was {report.cluster['pause']:.2f} s, wanted are {WANTED_PAUSE:g}")
     for one in report.problems:
