@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -63,18 +63,39 @@ def restart_rolling(
     check_whole(local.folder)
     for each in local.chosen(*nodes):
         check_file(each.config, os.environ)
-    done = []
     with _plan(local, nodes, again, progress) as plan:
-        for node, before in plan.items():
+        done = _settle_earlier(local, plan, timeout, progress)
+        for number, (node, before) in enumerate(plan.items(), 1):
             (each,) = local.chosen(node)
-            if each.pid is None:
-                # An earlier call was cut off between this node's stop and its start.
-                progress(f"node {node}: starting it, as it was stopped when the restart was cut off")
-                done.append(_start(local, node, None, time.monotonic(), timeout, progress))
-            elif each.process == before:
-                which = f"{list(plan).index(node) + 1} of {len(plan)}"
+            if each.process == before:
+                which = f"{number} of {len(plan)}"
                 done.append(_restart(local, node, timeout, partial(_tell, progress, which)))
     return done
+
+
+def _settle_earlier(
+    local: LocalCluster,
+    plan: Mapping[int, OwnProcess | None],
+    timeout: float,
+    progress: Callable[[str], Any],
+) -> list[Restarted]:
+    """Start what an earlier call was cut off between stop and start, and wait for what it had started."""
+    began = time.monotonic()
+    stopped = [node for node in plan if local.chosen(node)[0].pid is None]
+    if stopped:
+        told = ", ".join(map(str, stopped))
+        progress(f"node {told}: starting it, as it was stopped when the restart was cut off")
+        # All before a wait for one: none is well without the others.
+        local.start(*stopped, timeout=0)
+        return [_back(local, node, None, began, timeout, progress) for node in stopped]
+    if any(local.chosen(node)[0].process != before for node, before in plan.items()):
+        lacking = wait_well(_addresses(local), timeout, progress)
+        if lacking is not None:
+            raise CommandFailed(
+                f"the cluster is not well since a rolling restart was cut off: {lacking}",
+                "mend that, then repeat the command: it goes on with the nodes that are left",
+            )
+    return []
 
 
 def _restart(local: LocalCluster, node: int, timeout: float, say: Callable[[str], Any]) -> Restarted:
@@ -110,6 +131,17 @@ def _start(
     say: Callable[[str], Any],
 ) -> Restarted:
     local.start(node, timeout=0)
+    return _back(local, node, drained, began, timeout, say)
+
+
+def _back(
+    local: LocalCluster,
+    node: int,
+    drained: Drained | None,
+    began: float,
+    timeout: float,
+    say: Callable[[str], Any],
+) -> Restarted:
     _wait_back(local, node, timeout, say)
     (now,) = local.chosen(node)
     handed_over, needed = (None, 0) if drained is None else (drained.handed_over, drained.needed)

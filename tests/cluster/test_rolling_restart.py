@@ -214,3 +214,32 @@ def test_a_node_that_was_removed_meanwhile_is_left_out(local: LocalCluster, play
     local.stop(3, 5.0)
     local.description.forget(3)
     assert [each.node for each in rolling(local)] == [1, 2]
+
+
+def test_what_a_call_that_was_cut_off_had_started_is_waited_for(local: LocalCluster, played: Played) -> None:
+    told = iter([None, None, None, "node 2 is away"])
+    played.lacking = lambda: next(told, None)
+    with pytest.raises(CommandFailed, match="node 2 was not stopped: node 2 is away"):
+        rolling(local)
+    for node in (2, 3):  # by another command
+        local.stop(node, 5.0)
+        local.start(node, timeout=20.0)
+    played.lacking = lambda: "node 3 is away"
+    with pytest.raises(CommandFailed, match="not well since a rolling restart was cut off: node 3 is away"):
+        rolling(local)
+    played.lacking = lambda: None
+    assert rolling(local) == []
+    assert not (local.folder / PLAN).exists()
+
+
+def test_all_that_is_stopped_is_started_before_one_is_waited_for(local: LocalCluster, played: Played) -> None:
+    told = iter([None, None, None, "node 1 is away"])
+    played.lacking = lambda: next(told, None)
+    with pytest.raises(CommandFailed, match="node 2 was not stopped"):
+        rolling(local)
+    after = pids(local)
+    local.stop(2, 5.0)
+    local.stop(3, 5.0)
+    played.lacking = lambda: next((each.problem for each in local.status() if each.problem), None)
+    assert [each.node for each in rolling(local)] == [2, 3]
+    assert pids(local)[1] == after[1]
