@@ -1,12 +1,16 @@
-"""Settings of a version's two Kafka clients, by librdkafka's names."""
+"""A version's two Kafka clients, with their settings by librdkafka's names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.view_worker import limits
+from strandline.cluster.view_worker.node_link import TopicPlace
+from strandline.cluster.view_worker.surroundings import Surroundings
 
 
 def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
@@ -40,3 +44,11 @@ def producer_settings(way: Mapping[str, str], group: str, batch_bytes: int) -> d
         batch_size=batch_bytes,
         partitioner="murmur2_random",
     )
+
+
+def made(
+    around: Surroundings, way: Mapping[str, str], group: str, written: Iterable[TopicPlace]
+) -> tuple[Consumer, Producer]:
+    """Make both clients of a version, which writes these topics."""
+    settings = producer_settings(way, group, limits.batch_bytes(written))
+    return around.consumer(consumer_settings(way, group)), around.producer(settings)

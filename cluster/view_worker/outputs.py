@@ -7,13 +7,20 @@ state from which to come to it again are one atom.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from strandline.cluster.view_worker import limits
 from strandline.cluster.view_worker.inputs import Cut, Place
+from strandline.cluster.view_worker.node_link import TopicPlace
+from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.snapshot.views import json_rows
+from strandline.snapshot.views.sink import Changes
+from strandline.statemachine.controller.view_state import ViewTopic
+from strandline.statemachine.views.plan import Sink as SinkPlan
 
 REQUEST_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.1
@@ -37,7 +44,9 @@ def metadata(state: str, attempt: int, phase: str, part: int) -> str:
     return json.dumps([state, attempt, phase, part], separators=(",", ":"))
 
 
-def committed(consumer: Consumer, places: Iterable[Place]) -> Committed | None:
+def committed(
+    consumer: Consumer, places: Iterable[Place], seconds: float = REQUEST_SECONDS
+) -> Committed | None:
     """Give what the consumer's group has committed, once no transaction is open there; None for nothing.
 
     Raises KafkaException.
@@ -45,7 +54,7 @@ def committed(consumer: Consumer, places: Iterable[Place]) -> Committed | None:
     asked = [TopicPartition(*place) for place in places]
     found = []
     for first in range(0, len(asked), _OFFSETS_AT_ONCE):
-        found += consumer.committed(asked[first : first + _OFFSETS_AT_ONCE], timeout=REQUEST_SECONDS)
+        found += consumer.committed(asked[first : first + _OFFSETS_AT_ONCE], timeout=seconds)
     cut: Cut = {}
     told: list[Any] = ["", 0, "", 0]
     for one in found:
@@ -55,6 +64,26 @@ def committed(consumer: Consumer, places: Iterable[Place]) -> Committed | None:
             cut[one.topic, one.partition] = one.offset
             told = json.loads(one.metadata) if one.metadata else told
     return Committed(cut, *told) if cut else None
+
+
+def records(
+    views: Iterable[ViewTopic],
+    plans: Mapping[str, SinkPlan],
+    topics: Mapping[bytes, TopicPlace],
+    said: Mapping[str, Changes],
+) -> Iterator[tuple[str, bytes, bytes | None]]:
+    """Give topic, key and value of what sinks have said; raises CannotRun."""
+    for view in views:
+        changes = said.get(view.sink)  # views with one query have one sink, and a topic each
+        if changes is None:
+            continue
+        place = topics.get(view.topic_id)
+        if place is None:
+            raise CannotRun("the topic of a view is gone: drop the program and apply it again")
+        for key, value in json_rows.records(plans[view.sink], changes):
+            if len(key) + len(value or b"") > limits.record_bytes(place):
+                raise CannotRun(limits.too_large(view, place, key, value))
+            yield place.name, key, value
 
 
 class Outputs:

@@ -9,10 +9,12 @@ import logging
 from typing import Final
 
 from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import NodeRefuses
 from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
 from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.snapshot.views.sink import Changes
 from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
     PauseViews,
@@ -27,6 +29,8 @@ NEAR_RECORDS: Final = 2000
 """A step that found no more than this was near the end: the pause will be short."""
 PAUSE_SECONDS: Final = 1.0
 """Bound on the live version's pause; beyond it the pause is ended, and tried again later."""
+MOST_PAUSE_SECONDS: Final = 5.0
+"""After that the live version ends its pause itself: the next one may stand still, or wait for its store."""
 PAUSES: Final = 5
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.005
@@ -45,15 +49,19 @@ def _live(task: VersionTask) -> None:
     task.phase = "following"
     task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
-    paused = 0
+    paused, until = 0, 0.0
     while True:
         task.check()
         pause = task.link.known.program.pause
         if pause is not None and pause.number == paused:
+            if task.around.monotonic() > until:
+                _end_pause(task, paused)
+                until = task.around.monotonic() + MOST_PAUSE_SECONDS
             task.around.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
         elif pause is not None:
             paused = pause.number
             _pause(task, pause)
+            until = task.around.monotonic() + MOST_PAUSE_SECONDS
         else:
             task.go_on()
 
@@ -74,6 +82,14 @@ def _pause(task: VersionTask, pause: Pause) -> None:
             raise
 
 
+def _end_pause(task: VersionTask, number: int) -> None:
+    """Have a pause end that lasts too long: a cutover that comes later is void."""
+    try:
+        task.link.submit(ResumeViews(task.program, task.attempt, number))
+    except NodeRefuses as refused:
+        log.warning("a pause of %s lasts: %s; it is tried again", task.program, refused)
+
+
 def _next(task: VersionTask) -> None:
     # Also where a process died while it wrote the content: nothing keeps what these views have said.
     task.sinks.follow(all_sinks=False)
@@ -84,13 +100,19 @@ def _next(task: VersionTask) -> None:
     task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):
-        while task.go_on() > NEAR_RECORDS or task.inputs.full:
-            task.check()
-        began = task.around.monotonic()
-        if _cut_over(task):
+        _come_near(task)
+        # The pause has to store no more than what changes from here on, however large the state is.
+        task.store_state()
+        task.make_ready()
+        _come_near(task)
+        laps = Laps(task.around.monotonic)
+        if _cut_over(task, laps):
             task.go_live()
+            laps.end("begin")
             # Readers saw nothing new meanwhile.
-            task.tell(pause_seconds=round(task.around.monotonic() - began, 3))
+            task.tell(pause_seconds=laps.seconds, pause_parts=laps.parts)
+            task.go_on()
+            task.settle()
             return
         end = task.around.monotonic() + RETRY_SECONDS
         while task.around.monotonic() < end:
@@ -101,6 +123,12 @@ def _next(task: VersionTask) -> None:
         f"process cannot run (`strandline view status {task.program}`), `strandline view stop "
         f"{task.program}`, and apply this version again"
     )
+
+
+def _come_near(task: VersionTask) -> None:
+    """Go on until little is left to read."""
+    while task.go_on() > NEAR_RECORDS or task.inputs.full:
+        task.check()
 
 
 def _fill(task: VersionTask) -> None:
@@ -123,31 +151,32 @@ def _dump(task: VersionTask) -> None:
     task.commit()
 
 
-def _cut_over(task: VersionTask) -> bool:
+def _cut_over(task: VersionTask, laps: Laps) -> bool:
     """Come to the live version's cut, and take its place; False when that took too long."""
     program = task.link.known.program
-    number = 0
+    number, said = 0, dict[str, Changes]()
     if program.live is not None and program.stopped:
         task.shut_out_live()
     elif program.live is not None:
-        began = task.around.monotonic()
-        if task.committed != task.inputs.position:
-            task.commit()
+        until = laps.began + PAUSE_SECONDS
         wanted = pack_reached(task.cut(), {})
         number = task.link.submit(PauseViews(task.program, task.attempt, task.worker, wanted))
-        reached = _reached(task, number, began + PAUSE_SECONDS)
+        reached = _reached(task, number, until)
         if reached is None:
             task.link.submit(ResumeViews(task.program, task.attempt, number))
             return False
+        laps.end("stop")
         there, digests = unpack_reached(reached)
         # Other topics stay where they are: no view that is kept reads them.
         cut = _shared(task, there)
         while not task.inputs.at(cut):
-            if task.around.monotonic() > began + PAUSE_SECONDS:
+            if said:
+                task.commit(said)
+            if task.around.monotonic() > until:
                 task.link.submit(ResumeViews(task.program, task.attempt, number))
                 return False
             task.check()
-            task.go_on(cut)
+            said = task.take(cut)
         if any(task.inputs.position[place] != offset for place, offset in cut.items()):
             raise CannotRun("divergence: the live version stopped below the cut that it was asked for")
         own = task.digests()
@@ -156,7 +185,10 @@ def _cut_over(task: VersionTask) -> bool:
                 raise CannotRun(
                     f"divergence: operator {name[:12]} keeps something else than the live version's"
                 )
-    task.store_state()
+    laps.end("catch up")
+    # What the last step says goes with the state in one transaction.
+    task.name_state(said)
+    laps.end("store")
     command = CutOverViews(task.program, task.attempt, task.worker, number, task.state)
     while True:
         # Nothing is written before the outcome is known: the topics may be readers' by now.
@@ -166,6 +198,7 @@ def _cut_over(task: VersionTask) -> bool:
             if refused.late:
                 return False
         if task.has_cut_over():
+            laps.end("cut over")
             return True
         task.around.sleep(LOOK_SECONDS)
         task.present_version()

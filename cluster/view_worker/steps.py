@@ -19,6 +19,8 @@ STEP_BYTES: Final = 8 << 20
 """A step takes so much, and what was read at once with the last of it."""
 WAIT_SECONDS: Final = 0.05
 """For records, after which the program's row is looked at again."""
+BOUNDED_WAIT_SECONDS: Final = 0.005
+"""The same where a cut is to be come to: what lies below it is there."""
 
 
 class CannotRun(Exception):
@@ -54,8 +56,9 @@ class Steps:
         raises.
         """
         most = min(self._most, self.cap)
+        seconds = WAIT_SECONDS if bounds is None else BOUNDED_WAIT_SECONDS
         while True:
-            taken = inputs.take(most, STEP_BYTES, WAIT_SECONDS, bounds)
+            taken = inputs.take(most, STEP_BYTES, seconds, bounds)
             count = sum(map(len, taken.values()))
             if not count:
                 return 0, {}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from strandline.cluster.view_worker import clients, limits, memory, outputs
 from strandline.cluster.view_worker.holds import hold, release
@@ -22,9 +23,9 @@ from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.sinks import Sinks
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.steps import CannotRun, Steps
+from strandline.cluster.view_worker.stored_states import StoredStates
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.objectstore.opening import StorePlace
-from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.sink import Changes
@@ -46,6 +47,8 @@ MOST_STATE_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 3600.0
 RATE_SECONDS: Final = 2.0
 """Over which a rate is told."""
+READY_SECONDS: Final = 2.0
+"""For the live version's group to be found before the pause, which is only quicker."""
 _TELL_SECONDS: Final = 0.5
 
 
@@ -69,10 +72,8 @@ class VersionTask:
         around: Surroundings,
         memory_limit: int,
     ) -> None:
-        """Take up one version of a program, as a Kafka client with the settings `way`.
-
-        `folder` has the program's files. Raises CannotRun, Replaced, KafkaException, StoreError, OSError.
-        """
+        """Take up one version of a program, whose files are in `folder`, as a Kafka client with the settings
+        `way`; raises CannotRun, Replaced, KafkaException, StoreError, OSError."""
         self.link = link
         self.around = around
         self._memory = MemoryBound(memory_limit, around.own_memory, memory.give_back)
@@ -89,8 +90,9 @@ class VersionTask:
         self.inputs: Inputs
         self._state_cut: Cut
         plan = program_of(self.version.text)
-        self._objects = StateObjects(around.store(place), folder, program.created, attempt, worker)
-        self._circuit = circuit_of(plan, around.merging(), self._objects.keep)
+        objects = StateObjects(around.store(place), folder, program.created, attempt, worker)
+        self._states = StoredStates(objects, program.created, attempt)
+        self._circuit = circuit_of(plan, around.merging(), objects.keep)
         self.sinks = Sinks(self._circuit)
         self._plans = {name: each for name, each in plan.operators().items() if isinstance(each, SinkPlan)}
         others = {view.topic_id for view in program.live.views} if program.live and not live else set()
@@ -102,47 +104,62 @@ class VersionTask:
             raise CannotRun("this release makes other operators of the program's text: apply it again")
         self._steps = Steps(self._circuit, plan.operators())
         self._way = way
+        self._ready: tuple[Consumer, Producer] | None = None
+        """Clients that wait for the place of the live version."""
         self._consumer = self._join()
-        self._needed: list[frozenset[str]] = []
-        self._looked_for_leftovers = False
         self._pause_seconds = FIRST_STATE_SECONDS
-        self._begin(program.created)
+        self._begin()
 
     # Where it begins.
 
     def _join(self) -> Consumer:
         """Be the version's group and producer: the process before is shut out, and the controller knows."""
-        program, topics = self.link.known.program, self.link.known.topics
+        program = self.link.known.program
         self._group = group_name(program.name, program.created, None if self.live else self.attempt)
-        consumer = self.around.consumer(clients.consumer_settings(self._way, self._group))
-        written = [topics[one.topic_id] for one in self.version.views if one.topic_id in topics]
-        settings = clients.producer_settings(self._way, self._group, limits.batch_bytes(written))
-        self._outputs = Outputs(self.around.producer(settings), consumer, self.around)
+        consumer, producer = self._ready or self._clients(self._group)
+        self._ready = None
+        self._outputs = Outputs(producer, consumer, self.around)
         self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
         return consumer
+
+    def _clients(self, group: str) -> tuple[Consumer, Producer]:
+        topics = self.link.known.topics
+        written = [topics[one.topic_id] for one in self.version.views if one.topic_id in topics]
+        return clients.made(self.around, self._way, group, written)
+
+    def make_ready(self) -> None:
+        """Make the clients that `go_live` needs, and find the group: readers wait for none of it then."""
+        program = self.link.known.program
+        if self._ready is None and not program.stopped:
+            self._ready = self._clients(group_name(program.name, program.created, None))
+            with suppress(KafkaException):  # it is asked again
+                outputs.committed(self._ready[0], self.inputs.position, READY_SECONDS)
 
     def go_live(self) -> None:
         """Go on after this version's cutover as the live one, from its cut, with what is in memory.
 
-        Raises Replaced where another process has gone on from there already.
+        Raises Replaced where another process has gone on from there already. `settle` is to follow.
         """
-        filling = self._group
         self.live, self.kept = True, frozenset()
         self.version = self.present_version()
         consumer = self._join()
         if self._went_on(consumer):
             raise Replaced
         consumer.close()  # the one of the filling reads on: what it has read ahead is not read again
+
+    def settle(self) -> None:
+        """Hold what the live version would read again, and let go of what the filling held until now."""
         self._hold(self._state_cut)
-        release(self.link, self.version.inputs, filling)
-        self._looked_for_leftovers = False
+        self._release_filling()
+        self._states.look_again()
+        self._states.remove_older()
 
     def _went_on(self, consumer: Consumer) -> bool:
         """Whether another process of this version has been live; it is shut out, so it goes no further."""
         found = outputs.committed(consumer, self.inputs.position)
         return found is not None and found.attempt == self.attempt
 
-    def _begin(self, created: int) -> None:
+    def _begin(self) -> None:
         places = self._places()
         found = outputs.committed(self._consumer, places)
         own = found if found is not None and found.attempt == self.attempt else None
@@ -151,8 +168,7 @@ class VersionTask:
         stored: Cut = {}
         states: dict[str, StateManifest] = {}
         if self.state:
-            states, stored, needed = self._objects.load(self.state)
-            self._needed.append(needed)
+            states, stored = self._states.load(self.state)
         try:
             self._hold(stored if self.state else None)
         except HoldLost:
@@ -164,7 +180,7 @@ class VersionTask:
         if states:
             self._circuit.load(states)
         if self.live:
-            release(self.link, self.version.inputs, group_name(self.program, created, self.attempt))
+            self._release_filling()
         self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
@@ -191,6 +207,10 @@ class VersionTask:
         """Keep what a replay needs from being cleaned away; None where nothing was read yet."""
         hold(self.link, self.version.inputs, self._group, cut)
         self._last_hold = self.around.monotonic()
+
+    def _release_filling(self) -> None:
+        filling = group_name(self.program, self.link.known.program.created, self.attempt)
+        release(self.link, self.version.inputs, filling)
 
     def _renew(self) -> None:
         """Hold what a replay from the stored state needs."""
@@ -260,9 +280,15 @@ class VersionTask:
     def _step(self, bounds: Mapping[Place, int] | None = None) -> tuple[int, dict[str, Changes]]:
         return self._steps.step(self.inputs, bounds)
 
-    def go_on(self, bounds: Mapping[Place, int] | None = None) -> int:
-        """Take what is there, up to bounds, and commit what follows from it; the number of records taken."""
+    def take(self, bounds: Mapping[Place, int]) -> dict[str, Changes]:
+        """Take what is there, up to bounds; what the caller is to commit."""
         count, said = self._step(bounds)
+        self.status["records"] += count
+        return said
+
+    def go_on(self) -> int:
+        """Take what is there and commit what follows from it; the number of records taken."""
+        count, said = self._step()
         self.status["records"] += count
         silent_for = self.around.monotonic() - self._last_commit
         changed = any(each.rows.height or each.removed.height for each in said.values())
@@ -281,54 +307,29 @@ class VersionTask:
     def commit(self, said: Mapping[str, Changes] = {}) -> None:
         """Write changes and the cut, in one transaction."""
         metadata = outputs.metadata(self.state, self.attempt, self.phase, self.part)
-        self.status["written"] += self._outputs.commit(self._records(said), self.inputs.position, metadata)
+        views = [view for view in self.version.views if view.topic_id not in self.kept]
+        records = outputs.records(views, self._plans, self.link.known.topics, said)
+        self.status["written"] += self._outputs.commit(records, self.inputs.position, metadata)
         self.committed = dict(self.inputs.position)
         self._last_commit = self.around.monotonic()
 
-    def _records(self, said: Mapping[str, Changes]) -> Iterator[tuple[str, bytes, bytes | None]]:
-        for view in self.version.views:
-            changes = said.get(view.sink)  # views with one query have one sink, and a topic each
-            if changes is None or view.topic_id in self.kept:
-                continue
-            place = self.link.known.topics.get(view.topic_id)
-            if place is None:
-                raise CannotRun("the topic of a view is gone: drop the program and apply it again")
-            for key, value in json_rows.records(self._plans[view.sink], changes):
-                if len(key) + len(value or b"") > limits.record_bytes(place):
-                    raise CannotRun(limits.too_large(view, place, key, value))
-                yield place.name, key, value
-
     def store_state(self) -> None:
-        """Store the state of what is committed, and commit its name; then what was before may go."""
-        if self.committed != self.inputs.position:
-            self.commit()
-        self.state, needed = self._objects.save(self._circuit.state(), self.inputs.position)
-        self._state_cut = dict(self.inputs.position)
-        self._needed.append(needed)
-        leftovers = self._leftovers()
-        self.commit()
-        # Nothing is deleted before a commit has shown that this process was not shut out.
-        self._objects.delete(leftovers)
-        if len(self._needed) > 2:
-            self._objects.delete(self._needed.pop(0) - self._needed[0] - self._needed[1])
+        """Store the state, and commit its name; then what was before may go."""
+        self.name_state()
+        self._states.remove_older()
         self._renew()
         self.inputs.bytes.clear()
         self._last_state = self.around.monotonic()
         self._pause_seconds = min(self._pause_seconds * 2, MOST_STATE_SECONDS)
+
+    def name_state(self, said: Mapping[str, Changes] = {}) -> None:
+        """Store the state, and commit its name and its cut with what the last step said."""
+        live = self.link.known.program.live
+        other = live.attempt if live and not self.live else 0
+        self.state = self._states.save(self._circuit.state(), self.inputs.position, other)
+        self._state_cut = dict(self.inputs.position)
+        self.commit(said)
         self.status["state"] = self.state
-
-    def _leftovers(self) -> frozenset[str]:
-        """Names objects that earlier processes and ended attempts have left; none when asked again.
-
-        What later processes write is not among it where a commit succeeds after the look.
-        """
-        if self._looked_for_leftovers:
-            return frozenset()
-        self._looked_for_leftovers = True
-        program = self.link.known.program
-        other = program.live.attempt if program.live and not self.live else 0
-        needed = frozenset[str]().union(*self._needed)
-        return self._objects.leftovers(program.created, self.attempt, needed, other)
 
     def shut_out_live(self) -> None:
         """End what a process of the stopped live version may still be writing; raises KafkaException.

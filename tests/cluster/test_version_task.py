@@ -171,7 +171,7 @@ def test_objects_of_a_dead_process_are_deleted_once_the_next_one_has_committed(
     cluster.sell(*SECOND)
     steps(cluster, again)
     again.store_state()
-    kept = again._needed[0] | again._needed[1]
+    kept = again._states._needed[0] | again._states._needed[1]
     assert cluster.objects(LIVE) == kept
     assert left - kept
 
@@ -182,8 +182,8 @@ def test_objects_that_the_last_two_states_do_not_need_are_deleted(cluster: Playe
         cluster.sell(*sales)
         steps(cluster, task)
         task.store_state()
-    assert len(task._needed) == 2
-    assert cluster.objects(LIVE) == task._needed[0] | task._needed[1]
+    assert len(task._states._needed) == 2
+    assert cluster.objects(LIVE) == task._states._needed[0] | task._states._needed[1]
 
 
 def test_a_process_that_was_shut_out_while_it_began_deletes_nothing(

@@ -40,7 +40,7 @@ FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "lost-hold-passes": (3,),
     "any-pause": (4,),
     "unknown-is-refused": (5,),
-    "takes-anothers-cutover": (317,),
+    "takes-anothers-cutover": (389,),
     "state-forgets-a-value": (6,),
     "silent-last-round": (7,),
     "merge-anywhere": (8,),
@@ -57,7 +57,7 @@ FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "order-counts": (17,),
     "names-without-pause": (18,),
     "holds-stay": (19,),
-    "stopped-is-not-shut-out": (21,),
+    "stopped-is-not-shut-out": (93,),
     "stop-lets-all-pass": (22,),
     "takes-over-what-went-on": (23,),
 }

@@ -92,6 +92,7 @@ def late_cutover(on: Stage) -> None:
     on.until("the live version has paused", proposed)
     on.run(0.3)
     on.kill(live=True)
+    on.cluster.delays.clear()  # of the cutovers after it: the live version's patience is short
     on.until("it is live", lambda: on.is_live(attempt))
     on.run(1.0)
 
@@ -103,7 +104,7 @@ def unknown_cutover(on: Stage) -> None:
     """
     _begun(on)
     attempt = on.apply(NEW)
-    near, _ = on.moment("put state", live=False, count=2)
+    near, _ = on.moment("put state", live=False, count=3)
     on.until("the cutover is near", near)
     on.cluster.lag_seconds = 0.3
     on.cluster.patience = (0.2, 1.0)
@@ -264,7 +265,7 @@ def cancel_races(on: Stage) -> None:
     _begun(on)
     attempt = on.apply(NEW)
     on.cluster.may_end = True
-    proposed, _ = on.moment("put state", live=False, count=2)
+    proposed, _ = on.moment("put state", live=False, count=3)
     on.hold_back("submit CutOverViews", on.rng.uniform(0.0, 0.1))
     on.until("the cutover is near", proposed)
     on.run(on.rng.uniform(0.0, 0.2))
@@ -390,7 +391,7 @@ def late_to_know(on: Stage) -> None:
     """S24: the process that has cut over learns of it late; meanwhile another node's process has gone on."""
     _begun(on)
     attempt = on.apply(NEW)
-    near, _ = on.moment("put state", live=False, count=2)
+    near, _ = on.moment("put state", live=False, count=3)
     on.until("the cutover is near", near)
     on.cluster.deaf_seconds = 4.0
     proposed, _ = on.moment("submit CutOverViews", live=False)

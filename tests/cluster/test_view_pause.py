@@ -1,0 +1,179 @@
+"""The pause of a cutover, at a played cluster: what is in it, what is not, and that it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.cluster.view_worker import phases, version_task
+from strandline.cluster.view_worker import steps as steps_of_records
+from strandline.cluster.view_worker.laps import Laps
+from strandline.cluster.view_worker.node_link import NodeRefuses
+from strandline.cluster.view_worker.reached import pack_reached
+from strandline.cluster.view_worker.state_objects import StateObjects
+from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.statemachine.controller.controller_commands import (
+    CutOverViews,
+    PauseViews,
+    ResumeViews,
+    ViewCommand,
+    ViewsPaused,
+)
+from strandline.statemachine.controller.view_state import Pause
+from tests.cluster.played_views import CREATED, Link, PlayedCluster
+
+LIVE, NEXT = 11, 12
+FILLING = f"view.p.{CREATED}.{NEXT}"
+TOTALS = """CREATE TABLE sales (shop STRING, amount BIGINT);
+CREATE VIEW totals AS SELECT shop, count(*) AS n, sum(amount) AS amount FROM sales GROUP BY shop;
+"""
+LARGE = "CREATE VIEW large AS SELECT shop, amount, _partition, _offset FROM sales WHERE amount > 5;"
+BEFORE = ((0, "a", 1), (1, "b", 20), (0, "a", 30))
+AMID = ((0, "c", 7), (1, "c", 8), (0, "a", 9), (1, "b", 1))
+
+
+class Controller:
+    """Answers a pause with the ends of the inputs, when more has come meanwhile; notes what is done."""
+
+    def __init__(self, cluster: PlayedCluster) -> None:
+        self.cluster = cluster
+        self.done: list[str] = []
+
+    def submit(self, link: Link, command: ViewCommand) -> int:
+        self.done.append(type(command).__name__)
+        program = self.cluster.program
+        match command:
+            case PauseViews():
+                self.cluster.sell(*AMID)
+                ends = {place: len(log) for place, log in self.cluster.logs.items()}
+                self.cluster.program = program._replace(pause=Pause(1, b"", pack_reached(ends, {})))
+            case ResumeViews():
+                self.cluster.program = program._replace(pause=None)
+            case CutOverViews(checkpoint=state):
+                assert program.next is not None
+                live = program.next._replace(checkpoint=state)
+                self.cluster.program = program._replace(live=live, next=None, pause=None)
+        return 1
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedCluster]:
+    monkeypatch.setattr(version_task, "FIRST_STATE_SECONDS", 3600.0)
+    monkeypatch.setattr(steps_of_records, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(phases, "PAUSE_SECONDS", 30.0)
+    made = PlayedCluster(tmp_path / "store", {LIVE: TOTALS, NEXT: TOTALS + LARGE}, live=LIVE)
+    made.sell(*BEFORE)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def controller(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch) -> Controller:
+    """It also notes transactions, states, holds and deletions."""
+    made = Controller(cluster)
+
+    def noting(owner: Any, name: str, said: str) -> None:
+        whole = getattr(owner, name)
+
+        def noted(*given: Any, **more: Any) -> Any:
+            made.done.append(said)
+            return whole(*given, **more)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    noting(VersionTask, "commit", "transaction")
+    noting(VersionTask, "_hold", "hold")
+    noting(StateObjects, "save", "state")
+    noting(StateObjects, "delete", "delete")
+    monkeypatch.setattr(Link, "submit", lambda link, command: made.submit(link, command))
+    return made
+
+
+def test_a_pause_has_one_state_and_one_transaction_and_waits_for_nothing_else(
+    cluster: PlayedCluster, controller: Controller
+) -> None:
+    cluster.at_once = 10
+    task = cluster.process(NEXT, live=False)
+    phases._next(task)
+    begin, end = controller.done.index("PauseViews"), controller.done.index("StartViewWorker", 1)
+    assert controller.done[begin:end] == ["PauseViews", "state", "transaction", "CutOverViews"]
+    assert set(controller.done[end:]) >= {"hold", "delete"}, "both come once the live version has gone on"
+    assert cluster.table("totals") == cluster.totals(FILLING)
+    assert len(cluster.table("large")) == 5
+
+
+def test_a_state_is_stored_before_the_pause(cluster: PlayedCluster, controller: Controller) -> None:
+    phases._next(cluster.process(NEXT, live=False))
+    before = controller.done[: controller.done.index("PauseViews")]
+    assert before.count("state") == 2, "when it was filled, and when it was near"
+
+
+def test_what_was_taken_in_a_pause_that_fails_is_written(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.at_once = 1
+    take, late = VersionTask.take, [0.0]
+
+    def slow(task: VersionTask, bounds: Any) -> Any:
+        late.append(phases.PAUSE_SECONDS)
+        return take(task, bounds)
+
+    monkeypatch.setattr(VersionTask, "take", slow)
+    task = cluster.process(NEXT, live=False)
+    task.sinks.follow(all_sinks=False)
+    phases._fill(task)
+    phases._dump(task)
+    task.sinks.follow(all_sinks=True)
+    task.around = replace(task.around, monotonic=lambda: time.monotonic() + sum(late))
+    assert not phases._cut_over(task, Laps(task.around.monotonic))
+    assert controller.done[-3:] == ["PauseViews", "transaction", "ResumeViews"]
+    task.commit()
+    assert len(cluster.table("large")) > 2
+    assert cluster.table("totals") == cluster.totals(FILLING), "what it took in the pause is there"
+
+
+class Gone(Exception):
+    """The live version's process is at its end."""
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_the_live_version_ends_a_pause_that_lasts(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """The process that is to cut over may stand still, or wait for its store."""
+    monkeypatch.setattr(phases, "MOST_PAUSE_SECONDS", 0.05)
+    done: list[str] = []
+    transactions: list[int] = []
+
+    def submit(link: Link, command: ViewCommand) -> int:
+        done.append(type(command).__name__)
+        transactions.append(len(cluster.transactions))
+        if isinstance(command, ViewsPaused):
+            cluster.sell(*AMID)
+        if isinstance(command, ResumeViews):
+            assert command.pause == 4
+            if refused and done.count("ResumeViews") == 1:
+                raise NodeRefuses("the controller does not answer", late=False)
+            cluster.program = cluster.program._replace(pause=None)
+        return 1
+
+    monkeypatch.setattr(Link, "submit", submit)
+    task = cluster.process(LIVE)
+    cluster.program = cluster.program._replace(pause=Pause(4, pack_reached({}, {}), None))
+    commit = VersionTask.commit
+
+    def last(one: VersionTask, *said: Any) -> None:
+        commit(one, *said)
+        if "ResumeViews" in done:
+            raise Gone
+
+    monkeypatch.setattr(VersionTask, "commit", last)
+    with pytest.raises(Gone):
+        phases._live(task)
+    assert done == ["StartViewWorker", "ViewsPaused", *["ResumeViews"] * (1 + refused)]
+    assert len({*transactions[1:]}) == 1, "nothing was committed in the pause"
