@@ -1,4 +1,4 @@
-"""How long each part of a pause has lasted."""
+"""The parts of a pause, and how long each has lasted."""
 
 from __future__ import annotations
 
