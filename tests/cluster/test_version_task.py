@@ -230,7 +230,7 @@ def test_a_version_that_dies_while_it_writes_its_content_goes_on_with_all_its_vi
 ) -> None:
     two.program = two.program._replace(live=None)
     two.sell(*FIRST, *SECOND)
-    monkeypatch.setattr(phases, "_cut_over", lambda task: True)
+    monkeypatch.setattr(phases, "_cut_over", lambda task, laps: True)
     monkeypatch.setattr(VersionTask, "go_live", lambda _: None)
     filling = two.process(NEXT, live=False)
     two.die = lambda at: at == "produced" and filling.part == 1
