@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from itertools import islice
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -15,13 +15,15 @@ from strandline.node.admin.pages import only
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
 from strandline.node.runtime.slices import Slices
-from strandline.statemachine.controller.balance_plan import Step
+from strandline.statemachine.controller.balance_plan import Balance, Step
 from strandline.statemachine.controller.controller_commands import SetBalancing
 from strandline.statemachine.kafka_errors import Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 STEPS: Final = 100
 """Moves that an answer tells of."""
+TRIES: Final = 3
+"""Plans that may be overtaken by changes of nodes or topics."""
 
 
 class BalanceApi:
@@ -44,7 +46,12 @@ class BalanceApi:
                 held.update(partition.replicas)
             await slices.breathe()
         balance = machine.balance()
-        steps = list(islice(balance.steps(), STEPS + 1))
+        for _ in range(TRIES):
+            steps = await self._steps(balance)
+            if steps is not None:
+                break
+        else:
+            return refusal(503, "nodes or topics changed whenever moves were planned: ask again")
         return Json(
             {
                 "on": balance.on,
@@ -57,6 +64,21 @@ class BalanceApi:
                 "more": len(steps) > STEPS,
             }
         )
+
+    async def _steps(self, balance: Balance) -> list[Step] | None:
+        """The next steps; None if nodes or topics changed meanwhile."""
+        machine, steps = self._source.controller.machine, list[Step]()
+        version = machine.version
+        for found in balance.parts():
+            if found is not None:
+                steps.append(found)
+                if len(steps) > STEPS:
+                    break
+                continue
+            await asyncio.sleep(0)
+            if machine.version != version:
+                return None
+        return steps
 
     async def set(self, request: Request) -> Response:
         """Have replicas move by themselves until nodes are even, or leave them."""

@@ -43,7 +43,14 @@ class Balancer:
     async def begin(self) -> None:
         """Begin the next move, if one is to be made. The controller's log has been caught up with."""
         machine = self._controller.machine
-        step = machine.balance().step()
+        version, step = machine.version, None
+        for step in machine.balance().search():
+            if step is None:
+                # Of 100,000 partitions it takes a second, and clients and heartbeats wait for the loop.
+                await asyncio.sleep(0)
+                if machine.version != version:
+                    self._not_before = self._loop.time() + PAUSE_SECONDS
+                    return
         if step is None:
             self._not_before = self._loop.time() + PAUSE_SECONDS
             if machine.balance().on and machine.balance().waits() is None:

@@ -31,6 +31,9 @@ TELL_SECONDS: Final = 1.0
 TELL_ALL_SECONDS: Final = 30.0
 """Time between two broadcasts of everything known here, including other nodes' reports: a node that missed a
 message has it then, also from a leader that it has no connection to."""
+MOST_TOLD: Final = 100_000
+"""Values of such broadcasts that leave in one TELL_SECONDS; peers beyond that are told in the next ones, in
+turn. With 100 nodes and 100,000 partitions each node would send 10 million at once."""
 SILENT_SECONDS: Final = 5.0
 """A node that sent nothing for this long is called unheard."""
 SLICE: Final = 128
@@ -265,7 +268,10 @@ class CollectableEpochs:
                     self._owed[peer] = None
 
     async def _tell_all(self) -> None:
-        owed, self._owed = [*self._owed], {}
+        """Tell peers that are owed it everything that is known here, as many of them as may be told now."""
+        owed = [*self._owed][: max(1, MOST_TOLD // max(1, len(self._table)))]
+        for peer in owed:
+            del self._owed[peer]
         for part in _parts([*self._table]):
             frame = self._frame(part)
             for peer in owed:

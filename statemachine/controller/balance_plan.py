@@ -9,7 +9,7 @@ a step for the counts is taken only if no rack gets worse by it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 from strandline.statemachine.controller.controller_commands import MoveReplicas
@@ -21,6 +21,8 @@ TOLERATED: Final = 20
 replica's state sent, and topics come and go."""
 MOST_PAIRS: Final = 256
 """Pairs of nodes that are tried for one step, those that differ most first."""
+PART: Final = 2_000
+"""Partitions that one part of a search looks at: some milliseconds."""
 
 
 class Step(NamedTuple):
@@ -71,13 +73,24 @@ class Balance:
 
     def steps(self) -> Iterator[Step]:
         """The steps until the nodes are even, one after the other."""
-        return _Replicas(self._state).steps()
+        return (step for step in self.parts() if step is not None)
+
+    def parts(self) -> Iterator[Step | None]:
+        """`steps`, with None after each part of the work. To be given up when the state's version changes."""
+        return _Replicas(self._state).work()
 
     def step(self) -> Step | None:
         """The next step, if one is to be taken now."""
+        return next((step for step in self.search() if step is not None), None)
+
+    def search(self) -> Iterator[Step | None]:
+        """`step`, with None after each part of the work before. To be given up as `parts`."""
         if not self.on or self.waits() is not None:
-            return None
-        return next(self.steps(), None)
+            return
+        for found in self.parts():
+            yield found
+            if found is not None:
+                return
 
     def measure(self) -> Measure:
         """The measure of the replicas on nodes that may get some."""
@@ -85,11 +98,12 @@ class Balance:
 
 
 class _Replicas:
-    """The replicas of the state, moved in thought."""
+    """The replicas of the state, moved in thought. `work` looks at them first."""
 
     def __init__(self, state: ControllerState) -> None:
         self._state = state
         self._rack_of = state.racks()
+        self._racks = {*self._rack_of.values()}
         self._of: dict[int, tuple[int, ...]] = {}
         """By group, the nodes that have its replicas."""
         self._on: dict[int, set[int]] = {node: set() for node in self._rack_of}
@@ -97,8 +111,19 @@ class _Replicas:
         self._held = dict.fromkeys(self._rack_of, 0)
         self._led = dict.fromkeys(self._rack_of, 0)
         self._of_topic: Counter[tuple[bytes, int]] = Counter()
-        for topic in state.topics.values():
+        self._looked = 0
+        """Partitions that were looked at."""
+
+    def _part_is_over(self) -> bool:
+        self._looked += 1
+        return self._looked % PART == 0
+
+    def _look(self) -> Iterator[None]:
+        """Take in the state, in parts."""
+        for topic in self._state.topics.values():
             for partition in topic.partitions:
+                if self._part_is_over():
+                    yield
                 self._of[partition.group] = partition.replicas
                 fixed = below_minimum(topic, partition.replicas)
                 self._led[partition.replicas[0]] = self._led.get(partition.replicas[0], 0) + 1
@@ -110,6 +135,8 @@ class _Replicas:
                             self._on[node].add(partition.group)
 
     def measure(self) -> Measure:
+        for _ in self._look():
+            pass
         sharing = sum(
             count * (count - 1) // 2
             for nodes in self._of.values()
@@ -117,13 +144,16 @@ class _Replicas:
         )
         return Measure(sharing, sum(count * count for count in self._held.values()))
 
-    def steps(self) -> Iterator[Step]:
-        crowded = sorted({group for groups in self._on.values() for group in groups if self._crowded(group)})
-        for group in crowded:
+    def work(self) -> Iterator[Step | None]:
+        """The steps until the nodes are even, one after the other; None after each part of the work."""
+        yield from self._look()
+        for group in sorted(self._of):
+            if self._part_is_over():
+                yield None
             while (found := self._crowded(group)) is not None:
                 leaves, joins, why = found
                 yield self._take(group, leaves, joins, why)
-        while (chosen := self._uneven()) is not None:
+        while (chosen := (yield from self._uneven())) is not None:
             yield self._take(*chosen)
 
     def _in_racks(self, nodes: tuple[int, ...]) -> Counter[str]:
@@ -133,6 +163,9 @@ class _Replicas:
         """A node whose rack has too many of the replicas, a node of a rack that has fewer, and why."""
         replicas = self._of[group]
         racks = self._in_racks(replicas)
+        # Nearly every group ends here; what follows looks at each node.
+        if not racks or max(racks.values()) < 2 + min(racks[rack] for rack in self._racks):
+            return None
         leaving = [node for node in replicas if node in self._on and group in self._on[node]]
         free = [node for node in self._rack_of if node not in replicas]
         if not leaving or not free:
@@ -144,12 +177,14 @@ class _Replicas:
             return None
         return leaves, joins, f"rack {full!r} has {racks[full]} of its replicas and rack {few!r} {racks[few]}"
 
-    def _uneven(self) -> tuple[int, int, int, str] | None:
-        """A group whose replica makes two nodes more even, these nodes, and why."""
+    def _uneven(self) -> Generator[None, None, tuple[int, int, int, str] | None]:
+        """A group whose replica makes two nodes more even, these nodes, and why; in parts."""
         for leaves, joins in self._pairs():
             there = self._rack_of[leaves], self._rack_of[joins]
             best: tuple[tuple[int, int, int, int], int] | None = None
             for group in self._on[leaves]:
+                if self._part_is_over():
+                    yield
                 replicas = self._of[group]
                 if joins in replicas:
                     continue

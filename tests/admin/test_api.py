@@ -9,6 +9,7 @@ import json
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,6 +30,7 @@ from strandline.node.level_zero.money_budget import MoneyBudget
 from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
+from strandline.statemachine.controller.balance_plan import Balance, Step
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL
 from strandline.statemachine.controller.controller_state import NodeFolder
 from strandline.statemachine.groups.group_state import Group
@@ -361,7 +363,9 @@ async def test_a_node_is_drained_of_its_leaderships(tmp_path: Path) -> None:
 
 
 @on_loop
-async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) -> None:
+async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with small_node(tmp_path, {"a": 1}) as (node, _, client):
 
         async def ask(path: str, body: dict[str, Any], status: int) -> str:
@@ -397,6 +401,22 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(tmp_path: Path) 
             "steps": [],
             "more": False,
         }
+        parts, planned = Balance.parts, list[int]()
+
+        def overtaken(self: Balance) -> Iterator[Step | None]:
+            planned.append(len(planned))
+            node.machine._state.version += len(planned) < 6
+            yield None
+            yield from parts(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Balance, "parts", overtaken)
+            answer = await client.ask("GET", "/api/balance")
+            assert "changed whenever moves were planned" in refused(answer, 503)
+            assert len(planned) == 3
+            planned.extend([0] * 3)
+            assert (await client.get("/api/balance"))["steps"] == []
+            assert len(planned) == 7
         answer = await client.ask("POST", drain, b'{"node": 1, "draining": false}')
         assert (answer.status, answer.json()["draining"]) == (200, False)
         (row,) = (await client.get("/api/nodes"))["nodes"]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
+import pytest
+
+from strandline.statemachine.controller import balance_plan
+from strandline.statemachine.controller.balance_plan import Step
 from strandline.statemachine.controller.controller_commands import CreateTopic, SetBalancing, SetDraining
 from strandline.statemachine.controller.controller_state import Topic
 from tests.controller.batch_client import BatchClient, leaders
@@ -111,3 +116,36 @@ def test_it_stops_when_it_is_switched_off_or_a_node_is_drained() -> None:
         assert held(brokers)[4] == 0
         brokers.submit(1, SetDraining(4, False))
         brokers.wait(lambda: is_even(brokers), 120)
+
+
+def test_a_plan_is_made_in_parts_and_given_up_when_the_cluster_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its state may have other topics then; the loop runs what waits between two parts."""
+    monkeypatch.setattr(balance_plan, "PART", 1)
+    with Brokers(4) as brokers:
+        uneven(brokers)
+        leader = brokers.brokers[brokers.leader()]
+        balancer, machine = leader.drains._balancer, leader.controller.machine
+        began: list[int] = []
+        search = balance_plan.Balance.search
+
+        def watched(self: balance_plan.Balance) -> Iterator[Step | None]:
+            began.append(machine.version)
+            for number, found in enumerate(search(self)):
+                yield found
+                if number == 3 and len(began) == 1:
+                    machine._state.version += 1  # as an entry that was applied meanwhile
+                    machine._state.topics.clear()
+
+        monkeypatch.setattr(balance_plan.Balance, "search", watched)
+        topics = dict(machine._state.topics)
+        machine._state.balancing = True
+        brokers.run(leader.node_id, balancer.begin())
+        assert len(began) == 1
+        assert not machine.moves, "nothing is planned by a state that is gone"
+        assert not balancer.is_due(), "and not at once again"
+        machine._state.topics |= topics
+        brokers.run(leader.node_id, balancer.begin())
+        assert len(began) == 2
+        assert len(machine.moves) == 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from strandline.node.controller.leaders import Leader
+from strandline.node.gc import collectable_epochs
 from strandline.node.gc.collectable_epochs import (
     ROWS,
     SILENT_SECONDS,
@@ -184,6 +185,32 @@ def test_who_connects_is_told_everything_and_who_is_gone_nothing() -> None:
     one.on_connect(2)
     drive(one.epochs._tell_all())
     assert [(sent.receiver, len(sent.payload[1])) for sent in small.post.sent] == [(2, 2)]
+
+
+def test_everything_is_told_to_so_many_peers_in_one_go_and_to_each_in_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small = Small(4)
+    one = small.nodes[1]
+    one.look()
+    monkeypatch.setattr(collectable_epochs, "MOST_TOLD", 7)
+    told: list[int] = []
+    for _ in range(4):
+        small.post.sent.clear()
+        one.epochs._owed.update(one.epochs._peers)
+        drive(one.epochs._tell_all())
+        told += {sent.receiver for sent in small.post.sent}
+        assert sum(len(sent.payload[1]) for sent in small.post.sent) == 4
+    assert told == [2, 3, 2, 3]
+    monkeypatch.setattr(collectable_epochs, "MOST_TOLD", 8)
+    small.post.sent.clear()
+    drive(one.epochs._tell_all())
+    drive(one.epochs._tell_all())
+    assert {sent.receiver for sent in small.post.sent} == {2}, "the last one that was owed it"
+    one.epochs._owed.update(one.epochs._peers)
+    small.post.sent.clear()
+    drive(one.epochs._tell_all())
+    assert {sent.receiver for sent in small.post.sent} == {2, 3}
 
 
 def test_a_lower_value_and_an_older_term_change_nothing() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.statemachine.controller import balance_plan
 from strandline.statemachine.controller.balance_plan import MOST_PAIRS, TOLERATED, Measure, Step
 from strandline.statemachine.controller.controller_commands import (
     ANY_MOVE,
@@ -222,3 +223,36 @@ def test_many_nodes_of_as_many_racks(nodes: int) -> None:
     balance(log)
     assert set(held(log).values()) == {3} or max(held(log).values()) - min(held(log).values()) <= 1
     assert isinstance(log.do(MoveReplicas(topic_id(1), 0, (1,))), Topic)
+
+
+def test_a_plan_in_parts_is_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of so many partitions that the loop would be held up for seconds."""
+    topics = [[[1, 2, 3]] * 7, [[4, 5, 6]] * 6, [[1, 4, 2]] * 3]
+    log = cluster(["a", "a", "b", "b", "c", "c", "a"], topics)
+    whole = plan(log)
+    assert whole
+    partitions = sum(map(len, topics))
+    monkeypatch.setattr(balance_plan, "PART", 5)
+    parts = list(log.machine.balance().parts())
+    assert [step for step in parts if step is not None] == whole
+    search = list(log.machine.balance().search())
+    assert search[-1] == whole[0]
+    assert search.count(None) >= partitions // 5, "each look at a partition counts"
+    assert len(search) == search.count(None) + 1
+
+
+def test_a_group_whose_racks_are_even_costs_no_look_at_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred nodes and 100,000 partitions took 8 s."""
+    racks = [f"rack {node % 5}" for node in range(100)]
+    log = cluster(racks, [[[1 + n % 95, 2 + n % 95, 3 + n % 95] for n in range(300)]])
+    asked = Counter[str]()
+
+    class Counted(dict[int, str]):
+        def __getitem__(self, node: int) -> str:
+            asked["racks"] += 1
+            return super().__getitem__(node)
+
+    racks_of = type(log.machine._state).racks
+    monkeypatch.setattr(type(log.machine._state), "racks", lambda state: Counted(racks_of(state)))
+    list(log.machine.balance().search())
+    assert 0 < asked["racks"] < 5_000, asked

@@ -6,9 +6,10 @@ loopback, real disks, the load inside the leader's process. Times are as the pro
 `scripts/bench kafka` compares a whole cluster with Apache Kafka, `scripts/bench gc` tells what level one and
 collecting cost, `scripts/bench compaction` compares compaction with Kafka's log cleaner, `scripts/bench
 inline` compares small batches in the log with objects only, `scripts/bench partitions` tells what thousands
-of partitions cost, `scripts/bench far` what a store does that is far away, and `scripts/bench spark` what
-Spark and exports cost and grow with; their options are their own (kafka_compare.py, gc_bench.py,
-compaction_bench.py, inline_bench.py, partitions_bench.py, far_bench.py, spark_bench.py, views_bench.py).
+of partitions cost, `scripts/bench sizes` what the controller's state costs in clusters of any size,
+`scripts/bench far` what a store does that is far away, and `scripts/bench spark` what Spark and exports cost
+and grow with; their options are their own (kafka_compare.py, gc_bench.py, compaction_bench.py,
+inline_bench.py, partitions_bench.py, cluster_sizes.py, far_bench.py, spark_bench.py, views_bench.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.programs.bench import (
+    cluster_sizes,
     compaction_bench,
     far_bench,
     gc_bench,
@@ -143,6 +145,8 @@ def main() -> int:
         return far_bench.main(sys.argv[2:])
     if sys.argv[1:2] == ["views"]:
         return views_bench.main(sys.argv[2:])
+    if sys.argv[1:2] == ["sizes"]:
+        return cluster_sizes.main(sys.argv[2:])
     if sys.argv[1:2] == ["spark"]:
         return spark_bench.main(sys.argv[2:])
     arguments = parse()
@@ -199,7 +203,18 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__.partition("\n")[0])
     parser.add_argument(
         "what",
-        choices=["raft", "kafka", "gc", "compaction", "inline", "partitions", "far", "spark", "views"],
+        choices=[
+            "raft",
+            "kafka",
+            "gc",
+            "compaction",
+            "inline",
+            "partitions",
+            "far",
+            "spark",
+            "views",
+            "sizes",
+        ],
         help="the replicated log beside stock PySyncObj (the options below), a cluster beside Apache Kafka"
         " (see scripts/bench kafka --help), reconciling and collecting (scripts/bench gc --help),"
         " compaction beside Kafka's log cleaner (scripts/bench compaction --help), small batches in the log"
