@@ -193,7 +193,7 @@ class Membership:
         elif any(node in part.replicas for topic in machine.topics for part in topic.partitions):
             return
         elif node not in self._cluster.retired:
-            if machine.replacement is None and (self._wiped is None or self._wiped.missing() is None):
+            if machine.replacement is None and (self._wiped is None or self._wiped.is_idle):
                 self._cluster.retire(node)
         else:
             self._submit(RemoveNode(node))

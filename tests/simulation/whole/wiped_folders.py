@@ -75,6 +75,11 @@ class WipedFolders:
         """Wipe no more; what is wiped is still made good."""
         self._over = True
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no folder is wiped that was not seen to be made good."""
+        return self._wiped is None
+
     def missing(self) -> str | None:
         """Why a wiped folder is not made good yet; None when none is left."""
         controller = self._ledger.objects.controller()
@@ -160,6 +165,9 @@ class WipedFolders:
 
     def _wipe(self, node: int) -> None:
         if self._over or self._wiped is not None:
+            return
+        if node not in self._known() or not self.lets():
+            self._next = self._world.now + BETWEEN_SECONDS[1]  # Chosen a while ago, it may be leaving.
             return
         self._cluster.crash(node, "kill")
         old = self._world.nodes[node].disk
@@ -305,8 +313,7 @@ class WipedFolders:
         now may have it."""
         controller = self._ledger.objects.controller()
         assert controller is not None
-        members = self._replicas(group)
-        others = [each for each in members if each != node]
+        others = [each for each in self._voters(group) if each != node]
         without = 0
         for each in others:
             broker = self._cluster.brokers.get(each)
@@ -321,19 +328,18 @@ class WipedFolders:
         controller = self._ledger.objects.controller()
         assert controller is not None
         if group == CONTROLLER_GROUP:
-            return self._controller_voters()
+            return self._cluster.plan.nodes
         for topic in controller.topics:
             for partition in topic.partitions:
                 if partition.group == group:
                     return partition.replicas
         return ()
 
-    def _controller_voters(self) -> tuple[int, ...]:
+    def _voters(self, group: int) -> tuple[int, ...]:
         """By the newest configuration that a replica has: no voter changes while a replacement needs one."""
-        if not self._cluster.plan.joining:
-            return self._cluster.plan.nodes
-        replicas = [broker.host.groups[CONTROLLER_GROUP] for broker in self._cluster.brokers.values()]
-        return max((one.configuration for one in replicas), key=lambda one: one.index).voters
+        brokers = self._cluster.brokers.values()
+        known = [one.host.groups[group].configuration for one in brokers if group in one.host.groups]
+        return max(known, key=lambda one: one.index).voters if known else ()
 
     def _begins(self, broker: SimBroker, place: PartitionGroup) -> None:
         """A new folder begins the groups of the one before without members: it has to learn them."""
