@@ -113,6 +113,8 @@ class Membership:
     def missing(self) -> str | None:
         """Why the members are not as they are to be; None when they are."""
         nodes = self._cluster.plan.nodes
+        if not self._cluster.brokers:
+            return "no node is up"
         newest = self._cluster.newest()
         machine = newest.controller.machine
         if not self._removed:
@@ -218,7 +220,7 @@ class Membership:
     def _check_removed(self) -> None:
         """Once a removal is in the log, the node is one no more."""
         node = self._leaves
-        if node is None or self._removed:
+        if node is None or self._removed or not self._cluster.brokers:
             return
         folder = self._cluster.newest().controller.machine.folders.get(node)
         if folder is not None and folder.folder == REMOVED:
