@@ -1,8 +1,9 @@
-"""`strandline view plan`: what it shows, what it refuses, and that it changes nothing."""
+"""`strandline view plan` and what `apply` refuses: neither changes anything."""
 
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,20 @@ CREATE VIEW delays AS SELECT x.carrier, count(1) AS n FROM flights AS x
 CREATE VIEW latter AS SELECT DISTINCT distance FROM flights;
 CREATE VIEW more AS SELECT n, count(*) AS c FROM delays GROUP BY n;
 """
+
+TABLE = "CREATE TABLE t (a INT, b STRING, d DOUBLE);\n"
+REFUSED = {
+    Code.SYNTAX: "CREATE TABLE",
+    Code.UNKNOWN_NAME: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT c FROM t;",
+    Code.NAME_TAKEN: f"{TABLE}{TABLE}",
+    Code.AMBIGUOUS_NAME: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT a FROM t JOIN t AS u ON t.b = u.b;",
+    Code.WRONG_TYPE: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT a + b AS c FROM t;",
+    Code.UNSUPPORTED_SQL: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT a FROM t WHERE b RLIKE 'x';",
+    Code.NOT_DETERMINISTIC: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT rand() AS c FROM t;",
+    Code.RECURSIVE_VIEW: f"{TABLE}CREATE VIEW v AS SELECT DISTINCT a FROM v;",
+    Code.NO_KEY: f"{TABLE}CREATE VIEW v AS SELECT a FROM t;",
+}
+"""A program for each reason to refuse one."""
 
 
 @pytest.fixture
@@ -86,6 +101,23 @@ def test_a_refused_program_is_one_line_with_place_and_cure(
     assert done.status == 2
     assert json.loads(done.out)["refused"]["code"] == "UNKNOWN_NAME"
     assert json.loads(done.out)["refused"]["line"] == 7
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_refused_program_asks_the_cluster_for_nothing(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path, code: Code
+) -> None:
+    (programs / "bad.sql").write_text(REFUSED[code])
+    with socket.create_server(("127.0.0.1", 0)) as node:
+        node.setblocking(False)
+        address = f"127.0.0.1:{node.getsockname()[1]}"
+        done = strandline(capfd, monkeypatch, "view", "apply", "bad.sql", "--admin", address)
+        assert done.status == 2
+        assert f" {code.name} " in done.err
+        assert "; " in done.err, "the cure"
+        with pytest.raises(BlockingIOError):
+            node.accept()
+    assert sorted(path.name for path in programs.iterdir()) == ["bad.sql", "new.sql", "old.sql"]
 
 
 def test_files_that_are_no_programs_are_refused(
