@@ -358,6 +358,9 @@ async def test_a_node_is_drained_of_its_leaderships(tmp_path: Path) -> None:
         for voters, needed in {(1,): 3, (1, 2): 3, (1, 2, 3): 0, (2, 3): 0}.items():
             with patch.object(type(node.host.groups[0]), "voters", voters):
                 assert (await client.get("/api/leaderships"))["needed"] == needed
+        for behind, found in (([], []), ([3], [{"node": 3, "groups": 3, "examples": [0, 1, 2]}])):
+            with patch.object(type(node.host.groups[0]), "behind", lambda _, behind=behind: behind):
+                assert (await client.get("/api/leaderships"))["behind"] == found
         node.host.leader_drain.for_good()
         assert "node 1 is about to stop" in refused(await client.ask("POST", path, b'{"node": 1}'), 503)
 

@@ -15,6 +15,7 @@ from strandline.cluster import rolling_restart
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.leader_drain import Drained
 from strandline.cluster.local import LocalCluster, quiet
+from strandline.cluster.local_files import RESTORING
 from strandline.cluster.ports import free_ports
 from strandline.cluster.rolling_restart import PLAN, Restarted, restart_rolling
 
@@ -243,3 +244,31 @@ def test_all_that_is_stopped_is_started_before_one_is_waited_for(local: LocalClu
     played.lacking = lambda: next((each.problem for each in local.status() if each.problem), None)
     assert [each.node for each in rolling(local)] == [2, 3]
     assert pids(local)[1] == after[1]
+
+
+def test_a_configuration_that_no_node_could_start_with_is_told_before_one_is_stopped(
+    local: LocalCluster, played: Played
+) -> None:
+    first = pids(local)
+    config = local.description.nodes[3].config
+    config.write_text(config.read_text() + "\n[node\n")
+    with pytest.raises(CommandFailed, match=r"node-3\.toml"):
+        rolling(local)
+    assert (played.asked, pids(local)) == ([], first)
+
+
+def test_a_folder_whose_restore_broke_off_is_left_as_it_is(local: LocalCluster, played: Played) -> None:
+    (local.folder / RESTORING).write_text("point 8\n")
+    with pytest.raises(CommandFailed, match="restore"):
+        rolling(local)
+    assert played.asked == []
+
+
+def test_a_plan_takes_the_place_of_a_longer_one(local: LocalCluster, played: Played) -> None:
+    told = iter([None, "node 1 is away", None, "node 1 is away"])
+    played.lacking = lambda: next(told, None)
+    for nodes, again in (((), False), ((2,), True)):
+        with pytest.raises(CommandFailed, match="was not stopped"):
+            rolling(local, *nodes, again=again)
+    assert [row["node"] for row in json.loads((local.folder / PLAN).read_text())["nodes"]] == [2]
+    assert [each.node for each in rolling(local)] == [2]

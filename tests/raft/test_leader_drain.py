@@ -72,6 +72,37 @@ def test_a_replica_that_joins_and_hears_no_leader_yet_ends_no_drain() -> None:
         assert host.leader_drain.seconds_left is not None
 
 
+def test_a_replica_that_failed_here_ends_no_drain() -> None:
+    with SmallCluster() as cluster:
+        node, _, _ = drained(cluster, 60.0)
+        group = cluster.group(node)
+
+        def fail() -> None:
+            group.stop(RuntimeError("broken"), "it is broken")
+            group.leader = None
+
+        cluster.world.nodes[node].call(fail)
+        cluster.run(10.0)
+        assert (group.leader, cluster.hosts[node].leader_drain.seconds_left is None) == (None, False)
+
+
+def test_a_second_drain_takes_the_place_of_the_first() -> None:
+    """Ending it ends both: what the node leads then it keeps."""
+    with SmallCluster() as cluster:
+        node, _, _ = drained(cluster, 60.0)
+        drain = cluster.hosts[node].leader_drain
+        assert drain.for_a_while(30.0)
+        assert drain.seconds_left is not None
+        assert drain.seconds_left <= 30.0
+        drain.end()
+        for group in GROUPS:
+            (leader,) = cluster.leaders(group)
+            cluster.world.nodes[leader].call(cluster.group(leader, group).transfer, node)
+        assert cluster.world.run_until(lambda: led(cluster, node) == GROUPS, timeout=SETTLE)
+        cluster.run(3.0)
+        assert led(cluster, node) == GROUPS
+
+
 def test_a_drain_that_is_ended_lets_the_node_lead_and_one_for_good_does_not_end() -> None:
     with SmallCluster() as cluster:
         cluster.serve()
