@@ -21,6 +21,9 @@ EXAMPLES: Final = 10
 REASONS: Final = {
     "log_stalled": "the write-ahead log's disk is slow, full or stuck: a write has not finished for long;"
     " check the disk",
+    "log_deleted": "the write-ahead log was deleted while this node runs: what it has acknowledged is gone"
+    " once it stops; see that all other nodes are healthy, then stop it, start it on an empty folder, and"
+    " `strandline node replace` it",
     "groups_failed": "replicas stopped after an error: see /api/groups and this node's log",
     "groups_damaged": "stored snapshots are damaged; the node is fetching them from the leaders: wait",
     "folder_refused": "the other nodes know this node with another data folder, and refuse this folder",
@@ -119,6 +122,7 @@ def problems(source: AdminSource) -> list[Problem]:
     broken = source.collector.broken
     found = {
         "log_stalled": _told(_stall(host) if host.disk_stalled() else None),
+        "log_deleted": _told(f"{host.settings.folder}/wal is deleted" if host.wal.is_deleted else None),
         "groups_failed": _about(group.id for group in groups if group.failure is not None),
         "groups_damaged": _about(group.id for group in groups if group.damaged_below is not None),
         "folder_refused": _told(source.keeper.disowned()),

@@ -80,6 +80,10 @@ class DiskFile(Protocol):
         """A descriptor of this file, which the caller closes; None where the system has no such file."""
         return None
 
+    def is_deleted(self) -> bool:
+        """Whether its name was removed: it can be written as before, and goes with its last descriptor."""
+        return False
+
     def size(self) -> int:
         """Length in bytes."""
 
@@ -239,6 +243,9 @@ class RealFile(DiskFile):
 
     def descriptor(self) -> int | None:
         return os.dup(self._fd)
+
+    def is_deleted(self) -> bool:
+        return not os.fstat(self._fd).st_nlink
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size

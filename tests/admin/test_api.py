@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import shutil
 import socket
 import time
 from collections import Counter
@@ -199,6 +200,17 @@ async def test_a_disk_that_is_full_is_told_with_its_file_and_one_that_hangs_with
         assert full["reason"] == slow["reason"] == "log_stalled"
         assert "'/data/wal/wal-1.log': the disk is full: free space" in full["detail"]
         assert "a write takes 7 s already: check the disk" in slow["detail"]
+
+
+@on_loop
+async def test_a_log_that_was_deleted_under_the_node_is_told(tmp_path: Path) -> None:
+    """The node goes on as before, and all that it acknowledges ends with its process."""
+    async with small_node(tmp_path) as (node, _, client):
+        folder = node.host.settings.folder
+        assert (await client.get("/health"))["problems"] == []
+        await asyncio.to_thread(shutil.rmtree, f"{folder}/wal")
+        (found,) = (await client.ask("GET", "/health")).json()["problems"]
+        assert (found["reason"], found["detail"]) == ("log_deleted", f"{folder}/wal is deleted")
 
 
 @on_loop

@@ -136,6 +136,9 @@ class SimFile:
             offset += len(part)
         self.datasync()
 
+    def is_deleted(self) -> bool:
+        return False
+
     def forget_cached(self) -> None:
         self._check()
 

@@ -33,6 +33,14 @@ class SegmentWriter:
         sync(self._file)
         mark_synced(self._file, batch.seed, batch.end)
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the current segment was deleted while it is written. Asks no disk."""
+        try:
+            return self._file.is_deleted()
+        except OSError:  # closed by now, for the next segment
+            return False
+
     def drop(self, upto: int) -> None:
         """Remove every segment numbered below `upto`; a TRIM saying so must be durable."""
         drop_segments(self._disk, self._folder, upto)

@@ -187,6 +187,11 @@ class WriteAheadLog:
         """Number of the segment that the next record goes to, unless it no longer fits there."""
         return self._batches.tail.header.sequence
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the segment that is written was deleted: what it takes is gone once the process ends."""
+        return self._writer.is_deleted
+
     def flush(self) -> None:
         """Start writing the buffer; records that come in while a write runs follow automatically."""
         if not self._busy and not self._failed:
