@@ -58,7 +58,11 @@ def described(stored: StoredPoint) -> dict[str, Any]:
         "cluster": stored.owner.cluster,
         "incarnation": stored.owner.incarnation,
         "point": point.number,
+        "of_tails": stored.tail_point is not None,
         "taken_ms": point.taken_ms,
+        "last_sign_ms": stored.last_sign_ms,
+        "missing_seconds": stored.missing_seconds,
+        "unusable_points": list(stored.unusable),
         "age_seconds": max(0.0, round(time.time() - point.taken_ms / 1000, 1)),
         "later_points": stored.later_points,
         "nodes": list(hosts(stored.controller)),
@@ -190,7 +194,7 @@ def clone(
         from strandline.node.restore.stored_point import read_point
 
         progress("reading the storage")
-        stored = await read_point(store, point)
+        stored = await read_point(store, point, leased=True)
         if stored.owner.cluster == name:
             raise CommandFailed(f"the source is cluster {name!r} itself", "choose another name", MISUSED)
         async with _opened(target, options, make=True) as copied:
@@ -302,7 +306,7 @@ def _with_store(
 ) -> T:
     from strandline.node.objectstore.storage_owner import ForeignStorage
     from strandline.node.objectstore.store import StoreError
-    from strandline.node.restore.stored_point import CannotRestore
+    from strandline.node.restore.reading import CannotRestore
 
     async def run() -> T:
         async with _opened(_absolute(storage), options) as store:

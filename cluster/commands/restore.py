@@ -118,20 +118,38 @@ def _place(storage: str | None, options: dict[str, str], cluster: Path) -> tuple
 
 def _lines(plain: dict[str, Any], what: str) -> list[Any]:
     taken = datetime.datetime.fromtimestamp(plain["taken_ms"] / 1000, datetime.UTC)
+    missing = plain["missing_seconds"]
+    at_most = "unknown" if missing is None else f"{missing:,.1f} s"
     rows = [
-        (one["topic"], one["partition"], one["start_offset"], one["end_offset"])
+        (one["topic"], one["partition"], one["start_offset"], one["end_offset"], at_most)
         for one in plain["partitions"]
     ]
     later = plain["later_objects"]
     told = [
-        f"cluster {plain['cluster']}, incarnation {plain['incarnation']}: restore point {plain['point']},"
+        f"cluster {plain['cluster']}, incarnation {plain['incarnation']}: restore point {plain['point']}"
+        f"{' of tails' if plain['of_tails'] else ''},"
         f" taken {taken:%Y-%m-%d %H:%M:%S} UTC, {plain['age_seconds']:,.0f} s ago; each partition {what}"
         " up to this offset:",
     ]
-    notes = [
+    notes = [f"Passed over: {problem}" for problem in plain["unusable_points"]]
+    notes.append(_may_be_missing(plain))
+    notes += [
         f"{plural(plain['objects'], 'object')} are named and there;"
         f" {later:,} more may hold later records, which are lost with those that only the nodes had.",
         "Users' passwords are not in the storage: they have to be set again.",
     ]
-    header = ("TOPIC", "PARTITION", "FROM", "UP TO")
-    return [*map(escaped, told), table(header, rows, right=(1, 2, 3)), *map(escaped, notes)]
+    header = ("TOPIC", "PARTITION", "FROM", "UP TO", "MISSING AT MOST")
+    return [*map(escaped, told), table(header, rows, right=(1, 2, 3, 4)), *map(escaped, notes)]
+
+
+def _may_be_missing(plain: dict[str, Any]) -> str:
+    missing, sign = plain["missing_seconds"], plain["last_sign_ms"]
+    if missing is None:
+        return (
+            "What was acknowledged after the point is missing; nodes published no tails that tell how much."
+        )
+    last = datetime.datetime.fromtimestamp(sign / 1000, datetime.UTC)
+    return (
+        f"What was acknowledged after the point is missing: of the last {missing:,.1f} s at most, where nodes"
+        f" could publish until the end. Their last tail is of {last:%Y-%m-%d %H:%M:%S} UTC."
+    )

@@ -118,6 +118,7 @@ class Broker(NodeParts):
         self.replica_manager.close()
         self.preferred_leaders.close()
         self.restore_publishing.close()
+        self.tail_points.close()
         await self._ended("inline storing", self.inline_storing.close(), hung)
         await self._ended("level one", self.level_one.close(), hung)
         self.removal.close()

@@ -22,6 +22,7 @@ from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorder import CheckpointRecorder
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.checkpoints.restore_publishing import RestorePublishing
+from strandline.node.checkpoints.tail_points import TailPoints
 from strandline.node.checkpoints.tail_publishing import TailPublishing
 from strandline.node.compaction.compaction_status import CompactionStatus
 from strandline.node.compaction.compaction_upkeep import CompactionUpkeep
@@ -293,6 +294,7 @@ class NodeParts:
         self.tails = TailPublishing(
             self, self.recorders, self.publisher, loop=loop, executor=snapshot_executor
         )
+        self.tail_points = TailPoints(self, self.checkpoints.points, loop=loop)
         elect_leaders.serve(self)
         describe_quorum.serve(self)
         transaction_markers.serve(self)
@@ -326,6 +328,7 @@ class NodeParts:
         self.gone_topics.start()
         self.restore_publishing.start()
         self.tails.start()
+        self.tail_points.start()
 
     def _new_partition(self, place: PartitionGroup, recorder: CheckpointRecorder) -> Partition:
         return Partition(

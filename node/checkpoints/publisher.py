@@ -198,8 +198,11 @@ class CheckpointPublisher:
         finally:
             self._count(work, -1)
 
-    async def put(self, name: str, parts: Sequence[Buffer]) -> bool:
-        """Store an object, however long that takes; False if it is too large for the store."""
+    async def put(self, name: str, parts: Sequence[Buffer], max_delay_seconds: float | None = None) -> bool:
+        """Store an object, however long that takes; False if it is too large for the store.
+
+        `max_delay_seconds` is the longest pause between two attempts, where another than usual is wanted.
+        """
         size = sum(map(len, parts))
         if size > self._store.max_object_bytes:
             log.error("%s has %d bytes: too many for the object store, it is not published", name, size)
@@ -215,4 +218,4 @@ class CheckpointPublisher:
                 # The store's own health tells of it, once for all of a node's partitions.
                 log.debug("%s is not published yet: %s; next try in up to %.1f s", name, error, delay)
             await asyncio.sleep(delay * (0.5 + 0.5 * self._rng.random()))
-            delay = min(2 * delay, self._limits.max_delay_seconds)
+            delay = min(2 * delay, max_delay_seconds or self._limits.max_delay_seconds)

@@ -87,7 +87,8 @@ class CheckpointRecorder:
         bytes from `open_budget`.
         """
         self._cluster = cluster
-        self._kind = kind
+        self.kind = kind
+        """Kind of the group's state machine."""
         self._group = group
         self._place = place
         self._publisher = publisher
@@ -162,10 +163,10 @@ class CheckpointRecorder:
         term, voters, learners = self._place(index)
         entries = None
         if self.whole:
-            entries = LogDocument(self._cluster, self._kind, self._group, self._after, index, self._tail)
+            entries = LogDocument(self._cluster, self.kind, self._group, self._after, index, self._tail)
         if voters:
             place = SnapshotDocument(
-                self._cluster, self._kind, self._group, index, term, voters, learners, b""
+                self._cluster, self.kind, self._group, index, term, voters, learners, b""
             )
             self._publisher.take(place, captured, entries)
             if self._taken is not None:

@@ -81,8 +81,8 @@ class RestorePoints:
     def __init__(self, context: CheckpointContext) -> None:
         self._context = context
 
-    async def begin(self) -> Holding:
-        """Hold the decisions on transactions on every live node; raises NoRestorePoint.
+    async def begin(self, seconds: float = MAX_HOLD_SECONDS) -> Holding:
+        """Hold the decisions on transactions on every live node for so long at most; raises NoRestorePoint.
 
         Only while all coordinators of transactions have a leader that holds still is a point taken.
         """
@@ -91,10 +91,10 @@ class RestorePoints:
         nodes = tuple(node for node, known in machine.nodes.items() if not known.fenced)
         held = Holding(token, nodes, {}, machine.topic(TRANSACTIONS_TOPIC), self._context.wall_ms(), began)
         try:
-            led = await self._each(nodes, HOLD, [token, int(MAX_HOLD_SECONDS * 1000)])
+            led = await self._each(nodes, HOLD, [token, int(seconds * 1000)])
             _check_all_led(held.topic, led)
         except NoRestorePoint:
-            await self._let_go(held)
+            self.let_go(held)
             raise
         return replace(held, led=led)
 
@@ -103,7 +103,7 @@ class RestorePoints:
         try:
             led = await self._each(held.nodes, RELEASE, [held.token])
         except NoRestorePoint:
-            await self._let_go(held)
+            self.let_go(held)
             raise
         if led != held.led:
             raise NoRestorePoint("a coordinator of transactions changed its leader meanwhile")
@@ -274,7 +274,7 @@ class RestorePoints:
             led |= {int(group): int(term) for group, term in answer}
         return led
 
-    async def _let_go(self, held: Holding) -> None:
+    def let_go(self, held: Holding) -> None:
         """End the hold wherever it lasts; where that cannot be said it ends by itself."""
         for node in held.nodes:
             self._context.calls.tell(node, RELEASE, [held.token])

@@ -5,6 +5,9 @@ since its round of states before. A reader may be at these, and they have the ne
 new leader has not published its own yet. So while a group has no leader nothing is removed, either. A node
 that leads is not absent, however it stands with the controller: where nothing is written it publishes no
 state again.
+
+What the newest tail point needs stays as well, for as long as the point may be worth something. It is some
+seconds old, and needs nothing that would go; it is older where a group has no leader, or a node is away.
 """
 
 from __future__ import annotations
@@ -14,13 +17,22 @@ from collections.abc import Collection
 from typing import Final
 
 from strandline.node.checkpoints.context import CheckpointContext
-from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, StoreError
+from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError
 from strandline.snapshot.tail_document import life_prefix, parse_tail_name, tails_prefix
+from strandline.snapshot.tail_point import (
+    TailPointDamaged,
+    TailPointTooNew,
+    decode_tail_point,
+    parse_tail_point_name,
+    tail_points_prefix,
+)
 
 log = logging.getLogger(__name__)
 
 ABSENT_MS: Final = 3_600_000
 """Age at which tails go of a node that is not there, and of lives of the cluster that have ended."""
+POINT_MS: Final = 3_600_000
+"""Age of a tail point from which on it keeps no tails: objects that its states name are gone by then."""
 MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 
@@ -39,6 +51,9 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
         return
     life = life_prefix(cluster, machine.incarnation)
     leads = context.controller.leader == own
+    floors = await _floors(context, now_ms)
+    if floors is None:
+        return
     present = leaders | {node.node for node in machine.nodes.values() if not node.fenced}
 
     def dispensable(name: str) -> bool:
@@ -46,6 +61,8 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
             made_ms, node = parse_tail_name(name)
         except ValueError:
             return False  # no tail, and not this module's to delete
+        if name.startswith(life) and made_ms >= floors.get(node, made_ms + 1):
+            return False
         if node == own and name.startswith(life):
             earlier = made_ms < started_ms and now_ms < started_ms + ABSENT_MS
             return name not in kept and not earlier
@@ -76,3 +93,22 @@ def _leaders(context: CheckpointContext) -> frozenset[int] | None:
                 return None
             found.add(leader.node)
     return frozenset(found)
+
+
+async def _floors(context: CheckpointContext, now_ms: int) -> dict[int, int] | None:
+    """By node, the time in the name of the first tail that the newest tail point needs.
+
+    There is none where that point is of another life, or old. None where that cannot be known now.
+    """
+    store = context.store
+    try:
+        names = await store.list(tail_points_prefix(context.config.cluster.id), "", MAX_LIST)
+        points = [name for name in names if parse_tail_point_name(name) is not None]
+        if not points:
+            return {}
+        point = decode_tail_point(bytes(await store.get(points[-1])))
+    except (StoreError, ObjectNotFound, TailPointDamaged, TailPointTooNew) as error:
+        log.warning("old tails are kept for now: the newest tail point cannot be read: %s", error)
+        return None
+    old = point.taken_ms < now_ms - POINT_MS
+    return {} if old or point.incarnation != context.controller.machine.incarnation else dict(point.floors)

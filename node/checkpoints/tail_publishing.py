@@ -1,36 +1,32 @@
 """Tails: every few seconds one object with what was committed in the groups that this node leads.
 
-A reader of the storage alone would otherwise see what the last checkpoint saw. A leader begins with a group's
-state, and goes on with the entries behind it. What it cannot link to what it has put (a new leadership,
-entries that did not fit, a snapshot that was installed) begins with the state again. So nothing is remembered
-but what waits, and nothing is asked of other nodes.
+A reader of the storage alone would otherwise see what the last checkpoint saw. After so many tails a node
+publishes the states of all groups that it leads, and removes what that makes dispensable. A tail holds
+nothing back: what its states name may be lifted to level one and deleted, and a reader that comes late looks
+for the records again.
 
-After so many tails a node publishes the states of all groups that it leads, and removes what that makes
-dispensable. A tail holds nothing back: what its states name may be lifted to level one and deleted, and a
-reader that comes late looks for the records again.
+The node that leads the controller has all nodes look in step (`CUT`), so that what they publish is one state
+of the cluster (tail_points.py). A node that is not asked looks by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from strandline.node.checkpoints.changes import contents
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.checkpoints.tail_pruning import remove_tails
+from strandline.node.checkpoints.tail_sections import PHASES, Part, TailSections, fill
 from strandline.node.controller.periodic import PeriodicPart
-from strandline.snapshot.tail_document import Section, TailDocument, tail_name
-from strandline.statemachine.controller.controller import Controller
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.machine import Captured
-from strandline.statemachine.partition.partition import PartitionStateMachine
+from strandline.node.rpc import CallFailed
+from strandline.snapshot.tail_document import TailDocument, parse_tail_name, tail_name
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +35,18 @@ DOCUMENT_BYTES: Final = 4 * 1024 * 1024
 STATES_EVERY: Final = 48
 """Tails between two rounds of states: two minutes of them, by default. A reader that begins reads up to twice
 as many of each node."""
-CARRIED_SECONDS: Final = 3600.0
-"""A node publishes the states of a group for so long after it has led it: the next leader may not reach the
-store, and what this one has published must not go before that is made good."""
-GROUPS_AT_ONCE: Final = 100
-"""Groups of a look before others have their turn: the state of one is captured in about 0.05 ms."""
 LOOKS: Final = 2
 """Looks in the time within which a record is to be published: it waits for one, and for its upload."""
+DUE: Final = "tails.due"
+CUT: Final = "tails.cut"
+STORED: Final = len(PHASES)
+"""The last step of a cut, after its phases: its tails are in the store."""
+STEP_SECONDS: Final = 1.0
+"""Longest time from one phase of a cut to the next; after that the node goes on by itself."""
+TURN_SECONDS: Final = 0.5
+"""Longest time that a cut waits for the end of a look of the node's own."""
+OWN_LOOKS_AFTER: Final = 1.5
+"""A node looks by itself where it has not been asked for so many looks."""
 
 
 @dataclass(slots=True)
@@ -61,19 +62,41 @@ class TailMeasures:
     """The loop's time when all that was due was last in the store."""
 
 
-class _Part(NamedTuple):
-    """A section before its state is made, which takes long for a large one."""
+@dataclass(slots=True)
+class _Look:
+    """One look, with what it publishes."""
 
-    kind: str
-    group: int
-    after: int
-    log_index: int
-    captured: Captured | None
-    entries: bytes
+    all_states: bool
+    before: int
+    """Tails since the last round of states when it began."""
+    parts: list[Part] = field(default_factory=list)
 
-    def section(self) -> Section:
-        state = None if self.captured is None else self.captured()
-        return Section(self.kind, self.group, self.after, self.log_index, state, self.entries)
+
+class _Cut:
+    """A look in steps, each when the node that leads the controller asks for it."""
+
+    def __init__(self, token: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.token = token
+        self.asked = [asyncio.Event() for _ in range(STORED)]
+        self.answers: list[asyncio.Future[list[Any]]] = [loop.create_future() for _ in range(STORED + 1)]
+        self.led: dict[int, int] = {}
+        """Of the phase that is under way: by group, the term in which this node leads for sure."""
+        self.over = False
+
+    def answer(self, step: int, rows: Sequence[Any]) -> None:
+        """Answer a step; nothing where the cut is over."""
+        if not self.answers[step].done():
+            self.answers[step].set_result([*rows])
+
+    def end(self, reason: str) -> None:
+        """Answer what has no answer yet, and ask for nothing more."""
+        self.over = True
+        for asked in self.asked:
+            asked.set()
+        for answer in self.answers:
+            if not answer.done():
+                answer.set_exception(CallFailed(reason, unknown=False))
+            answer.exception()  # not every step is asked for
 
 
 class TailPublishing(PeriodicPart):
@@ -97,13 +120,24 @@ class TailPublishing(PeriodicPart):
         self._recorders = recorders
         self._publisher = publisher
         self._executor = executor
-        self._seen: dict[int, object] = {}
-        """By group that is led here: what its readers see as of its last section."""
-        self._led: dict[int, float | None] = {}
-        """By group that was published here: the loop's time since which another node leads it, if any."""
+        self._sections = TailSections(context, recorders, loop=loop)
+        self._turn = asyncio.Lock()
+        """Of the look that is under way."""
+        self._cut: _Cut | None = None
+        self._cutting: set[asyncio.Task[None]] = set()
+        """Of the last cut, and of those before it whose tails are not stored yet."""
+        self._cut_at: float | None = None
+        self._uncut = False
+        """Whether this node has published anything by itself since its last cut."""
+        self._running = False
         self._started_ms: int | None = None
+        self._made_ms = 0
+        """The time in the name of the last tail: those of a process are in their order, however its clock
+        goes."""
         self._names: list[str] = []
         """The tails since the last round of states, its own included."""
+        context.calls.serve(DUE, self._serve_due)
+        context.calls.serve(CUT, self._serve_cut)
 
     @property
     def waiting_bytes(self) -> int:
@@ -119,152 +153,171 @@ class TailPublishing(PeriodicPart):
     def start(self) -> None:
         """See PeriodicPart; nothing where no tails are wanted."""
         if self._enabled:
+            self._running = True
             super().start()
+
+    def close(self) -> None:
+        """See PeriodicPart."""
+        super().close()
+        self._running = False
+        for task in self._cutting:
+            task.cancel()
 
     async def finish(self, seconds: float) -> None:
         """Publish what is left, for up to this many seconds, before the node ends."""
         self.close()
         if self._task is not None:
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task, *self._cutting])
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._look()
+                    await self._publish()
 
     async def _look(self) -> None:
+        rest = OWN_LOOKS_AFTER * self._seconds
+        if self._cut_at is None or self._loop.time() - self._cut_at >= rest:
+            await self._publish()
+
+    async def _publish(self) -> None:
         if self._context.controller.machine.incarnation is None:
             return  # it has not applied the first entry of all
+        async with self._turn:
+            look = self._begin()
+            try:
+                for kinds in PHASES:
+                    await self._sections.add_due(look.parts, kinds, all_states=look.all_states)
+                self._uncut = self._uncut or bool(look.parts)
+                await self._store(look)
+            except BaseException:
+                self._sections.begin_again(look.parts)
+                raise
+            await self._prune(look)
+
+    def _begin(self) -> _Look:
         if self._started_ms is None:
             self._started_ms = self._context.wall_ms()
         all_states = len(self._names) >= STATES_EVERY
         if all_states:
-            self._seen.clear()
-            self._led = {group: since for group, since in self._led.items() if group in self._recorders}
-            self._recorders.touched.update(self._recorders)
-        before, parts = len(self._names), list[_Part]()
-        try:
-            await self._add_due(parts, all_states)
-            next_one = 0
-            while next_one < len(parts):
-                next_one = await self._put(parts, next_one)
-        except BaseException:
-            self._begin_again(parts)
-            raise
-        self.measures.put_at = self._loop.time()
-        if all_states:
-            await remove_tails(self._context, frozenset(self._names), self._started_ms)
-            del self._names[:before]
+            self._sections.begin_round()
+        return _Look(all_states, len(self._names))
 
-    async def _put(self, parts: Sequence[_Part], first: int) -> int:
-        """Put the parts from `first` on, as many as one tail takes; gives the place behind them."""
+    async def _store(self, look: _Look) -> bool:
+        """Put what a look has; whether the store has taken all of it."""
+        next_one, whole = 0, True
+        while next_one < len(look.parts):
+            next_one, stored = await self._put(look.parts, next_one)
+            whole = whole and stored
+        self.measures.put_at = self._loop.time()
+        return whole
+
+    async def _prune(self, look: _Look) -> None:
+        if look.all_states:
+            assert self._started_ms is not None, "the look has begun"
+            await remove_tails(self._context, frozenset(self._names), self._started_ms)
+            del self._names[: look.before]
+
+    async def _put(self, parts: Sequence[Part], first: int) -> tuple[int, bool]:
+        """Put the parts from `first` on, as many as one tail takes; gives the place behind them, and whether
+        they are stored."""
         context = self._context
         cluster, node = context.config.cluster.id, context.config.node.id
         incarnation = context.controller.machine.incarnation
         assert incarnation is not None, "asked for by the caller; it never changes"
 
         def encoded() -> tuple[bytes, int]:
-            sections = list(_fill(parts, first))
+            sections = list(fill(parts, first, DOCUMENT_BYTES))
             return TailDocument(cluster, node, sections).encode(), first + len(sections)
 
         data, behind = await self._loop.run_in_executor(self._executor, encoded)
         put = parts[first:behind]
-        name = tail_name(cluster, incarnation, context.wall_ms(), node, context.rng.getrandbits(32))
+        self._made_ms = max(self._made_ms, context.wall_ms())
+        name = tail_name(cluster, incarnation, self._made_ms, node, context.rng.getrandbits(32))
         self._names.append(name)
-        if await self._publisher.put(name, [data]):
+        # Other nodes wait with their next cut for this one.
+        stored = await self._publisher.put(name, [data], max_delay_seconds=self._seconds)
+        if stored:
             self.measures.published += 1
             self.measures.published_bytes += len(data)
             self.measures.states += sum(part.captured is not None for part in put)
         else:
-            self._begin_again(put)
-        return behind
+            self._sections.begin_again(put)
+        return behind, stored
 
-    def _begin_again(self, parts: Sequence[_Part]) -> None:
-        """Let the next section of each of these begin with its state: what they had may not be stored."""
-        for part in parts:
-            self._seen.pop(part.group, None)
-            if (recorder := self._recorders.of_group(part.group)) is not None:
-                recorder.close_tail()
-                self._recorders.touched.add(part.group)
+    # In step with the other nodes.
 
-    async def _add_due(self, parts: list[_Part], all_states: bool) -> None:
-        """Add the sections of all groups led here whose readers would see something new.
+    async def _serve_due(self, peer: int, payload: Any) -> bool:
+        """Whether this node has anything that no cut had yet."""
+        if not self._running:
+            raise CallFailed("this node publishes no tails, or not yet", unknown=False)
+        return self._uncut or self._sections.is_due()
 
-        With `all_states`, also the states of groups that have been led here lately.
-        """
-        for number, group in enumerate(sorted(self._recorders.touched), 1):
-            if number % GROUPS_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            raft = self._context.host.groups.get(group)
-            recorder = self._recorders.of_group(group)
-            if raft is None or recorder is None or not raft.applied:
-                continue  # it stays touched: a state after no entry says nothing
-            if not raft.is_leader:
-                # It stays touched: this node may lead next, and cannot know what the leader has published.
-                self._seen.pop(group, None)
-                recorder.close_tail()
-                if self._led_lately(group) and all_states and (state := self._state(group, raft.applied)):
-                    parts.append(state)
-                continue
-            self._recorders.touched.discard(group)
-            part = self._section(group, raft.applied)
-            if part is not None:
-                self._led[group] = None
-                parts.append(part)
+    async def _serve_cut(self, peer: int, payload: Any) -> list[Any]:
+        """Take a step of a cut: `[token, step]`. A phase gives `[group, entry, term]` of each group of its
+        kinds that is led here; the last step the time in the name of the first tail that leads to them."""
+        match payload:
+            case [int(token), int(step)] if 0 <= step <= STORED:
+                pass
+            case _:
+                raise CallFailed("that is not a token and a step", unknown=False)
+        if step == 0:
+            self._begin_cut(token)
+        cut = self._cut
+        if cut is None or cut.token != token:
+            raise CallFailed("that cut is over here", unknown=False)
+        if step < STORED:
+            cut.asked[step].set()
+        return await asyncio.shield(cut.answers[step])
 
-    def _led_lately(self, group: int) -> bool:
-        """Whether a group that another node leads was led here until lately."""
-        if group not in self._led:
-            return False
-        since, now = self._led[group], self._loop.time()
-        if since is None:
-            self._led[group] = since = now
-        if now - since > CARRIED_SECONDS:
-            del self._led[group]
-        return group in self._led
+    def _begin_cut(self, token: int) -> None:
+        if self._context.controller.machine.incarnation is None or not self._running:
+            raise CallFailed("this node publishes no tails, or not yet", unknown=False)
+        if self._cut is not None:
+            # Whatever it waits for does not come any more. What it has is stored first.
+            self._cut.end("another cut has begun")
+        cut = self._cut = _Cut(token, self._loop)
+        self._cut_at = self._loop.time()
+        task = self._loop.create_task(self._run_cut(cut))
+        self._cutting.add(task)
+        task.add_done_callback(self._cutting.discard)
 
-    def _state(self, group: int, applied: int) -> _Part | None:
-        """A section with a group's state alone; None for a group whose state has nothing for readers."""
-        if group == CONTROLLER_GROUP:
-            published = self._context.controller.machine.snapshot(secrets=False)
-            return _Part(Controller.kind, group, applied, applied, lambda: published, b"")
-        replica = self._context.partitions.by_group(group)
-        if replica is None:
-            return None  # a coordinator's, whose state has no records
-        captured = replica.machine.capture()
-        return _Part(PartitionStateMachine.kind, group, applied, applied, captured, b"")
+    async def _run_cut(self, cut: _Cut) -> None:
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                await self._turn.acquire()
+            try:
+                await self._take_cut(cut)
+            finally:
+                self._turn.release()
+        except TimeoutError:
+            cut.end("what this node published before is not stored yet")
+        except Exception:
+            log.exception("%s", self._retried)
+        finally:
+            cut.end("the cut broke off")
 
-    def _section(self, group: int, applied: int) -> _Part | None:
-        recorder = self._recorders.of_group(group)
-        assert recorder is not None, "asked for by the caller"
-        controller = self._context.controller.machine
-        if group == CONTROLLER_GROUP:
-            # It has topics, not records, and seldom changes: its state says it all.
-            if self._seen.get(group) == controller.version:
-                return None
-            self._seen[group] = controller.version
-            return self._state(group, applied)
-        replica = self._context.partitions.by_group(group)
-        if replica is None:
-            return None
-        machine = replica.machine
-        visible = contents(machine)
-        if self._seen.get(group) == visible:
-            return None
-        taken = recorder.take_tail() if group in self._seen else None
-        self._seen[group] = visible
-        if taken is not None:
-            return _Part(
-                PartitionStateMachine.kind, group, taken.after, taken.index, None, bytes(taken.entries)
-            )
-        recorder.open_tail(applied)
-        return self._state(group, applied)
+    async def _take_cut(self, cut: _Cut) -> None:
+        look = self._begin()
+        try:
+            for step, kinds in enumerate(PHASES):
+                await self._take_phase(cut, step)
+                await self._sections.add_due(look.parts, kinds, all_states=look.all_states)
+                cut.answer(step, self._sections.entries(cut.led))
+            whole = await self._store(look)
+        except BaseException:
+            self._sections.begin_again(look.parts)
+            raise
+        self._uncut = cut.over or not whole
+        if not self._uncut:
+            needed = self._names[look.before if look.all_states else 0 :]
+            cut.answer(STORED, [parse_tail_name(name).made_ms for name in needed[:1]])
+        await self._prune(look)
 
-
-def _fill(parts: Sequence[_Part], first: int) -> Iterator[Section]:
-    """The sections from `first` on, until a tail has enough."""
-    size = 0
-    for part in parts[first:]:
-        section = part.section()
-        yield section
-        size += len(section.entries) + len(section.state or b"")
-        if size >= DOCUMENT_BYTES:
-            return
+    async def _take_phase(self, cut: _Cut, step: int) -> None:
+        """Wait until a phase is asked for, and see what is led here. A cut that is over goes on at once: its
+        tails are as good as any."""
+        try:
+            async with asyncio.timeout(STEP_SECONDS):
+                await cut.asked[step].wait()
+                if not cut.over:
+                    cut.led = await self._sections.led(PHASES[step])
+        except TimeoutError:
+            cut.end("the cut took too long")

@@ -21,6 +21,8 @@ HOLD: Final = "transactions.hold"
 RELEASE: Final = "transactions.release"
 MAX_HOLD_SECONDS: Final = 10.0
 """The longest hold. A client's request waits for that long, and Kafka's clients wait 30 s for an answer."""
+SHORT_HOLD_SECONDS: Final = 1.0
+"""The longest hold for a tail point. There is one every few seconds, so another hold waits for its end."""
 SETTLE_SECONDS: Final = 3.0
 """Time limit for the commands that are in the logs when a hold begins."""
 
@@ -53,6 +55,8 @@ class DecisionHold:
         self._token = 0
         """Of the hold that lasts, or of none: 0."""
         self._timer: asyncio.TimerHandle | None = None
+        self._ends_at = 0.0
+        """The loop's time at which the hold ends by itself."""
         self._free = asyncio.Event()
         self._free.set()
 
@@ -64,6 +68,7 @@ class DecisionHold:
                 case [int(token), int(milliseconds)] if (
                     token > 0 and 0 < milliseconds <= MAX_HOLD_SECONDS * 1000
                 ):
+                    await self._short_one_ended(token)
                     self.begin(token, milliseconds / 1000)
                 case _:
                     raise CallFailed("that is not a token and milliseconds", unknown=False)
@@ -112,7 +117,13 @@ class DecisionHold:
         if not self._token:
             self._token = token
             self._free.clear()
+            self._ends_at = self._loop.time() + seconds
             self._timer = self._loop.call_later(seconds, self.end, token)
+
+    async def _short_one_ended(self, token: int) -> None:
+        """Wait for the end of another hold that ends soon."""
+        while self._token not in (0, token) and self._ends_at - self._loop.time() <= SHORT_HOLD_SECONDS:
+            await self._free.wait()
 
 
 async def _led(coordinators: HeldCoordinators) -> list[list[int]]:

@@ -185,6 +185,14 @@ class RaftGroup(ReplicaState):
         """Wait until a read of the machine on this node is linearizable; see ReadIndex.barrier."""
         return await self.reads.barrier()
 
+    @property
+    def leads_for_sure(self) -> bool:
+        """Whether this node leads, by its lease, and has applied all that was committed before; see Lease.
+
+        False where that takes a round of messages to know: `barrier` asks.
+        """
+        return self.is_ready and self.applied >= self.commit and self.failure is None and self.lease.holds()
+
     def transfer(self, target: int | None = None) -> bool:
         """Hand leadership to `target`, or to the most caught-up voter; see LeadershipTransfer.begin."""
         return self.leadership_transfer.begin(target)

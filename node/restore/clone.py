@@ -14,13 +14,8 @@ from typing import Final, Protocol
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
 from strandline.node.objectstore.store import MAX_LIST, Buffer, ObjectNotFound, ObjectStore
-from strandline.node.restore.stored_point import (
-    CannotRestore,
-    StoredPoint,
-    for_each,
-    names_below,
-    read_attempts,
-)
+from strandline.node.restore.reading import CannotRestore, for_each, names_below
+from strandline.node.restore.stored_point import StoredPoint, read_attempts
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import point_name

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint
+from strandline.node.restore.reading import CannotRestore
+from strandline.node.restore.stored_point import StoredPoint
 from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.controller import controller_snapshot, restored_controller
 from strandline.statemachine.controller.controller import Controller

@@ -5,28 +5,33 @@ A state that cannot be read, or that names an object which is gone, is found her
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
-from strandline.node.objectstore.store import MAX_LIST, ObjectNotFound, ObjectStore
+from strandline.node.objectstore.store import ObjectNotFound, ObjectStore
+from strandline.node.restore.point_choice import (
+    Candidate,
+    candidates,
+    decoded,
+    numbers,
+    read_documents_point,
+    read_tail_point,
+)
+from strandline.node.restore.reading import READS_AT_ONCE, CannotRestore, for_each, names_below
+from strandline.node.restore.stored_tails import newest_tail_ms, tail_documents
 from strandline.snapshot.document import SnapshotDamaged, SnapshotDocument, SnapshotTooNew, decode
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import (
     GroupState,
     RestoreAttempt,
     RestorePoint,
-    RestorePointDamaged,
     attempt_number,
     attempts_prefix,
     decode_attempt,
-    decode_point,
-    point_name,
-    point_number,
-    points_prefix,
 )
+from strandline.snapshot.tail_point import TailPoint
 from strandline.statemachine.controller.controller_snapshot import load
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -35,31 +40,12 @@ from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, level_one_name
 from strandline.statemachine.partition.partition_state import PartitionState
 
-READS_AT_ONCE: Final = 16
-"""Documents that are read in parallel."""
 _NAMED: Final = 3
 """Things that a refusal names; the rest is counted."""
-_POINT_CURE: Final = "bring it back, or name another point with --point"
 _ATTEMPT_CURE: Final = (
     "bring it back. It is the record of a restore, which says the numbers that the restored cluster may have"
     " used, so that no point can be restored without it"
 )
-T = TypeVar("T")
-
-
-class Listed(Protocol):
-    """A storage whose names are wanted."""
-
-    async def list(self, prefix: str, after: str, limit: int, /) -> Sequence[str]: ...
-
-
-class CannotRestore(Exception):
-    """There is nothing that could be restored, or not as it is; one line with the cure."""
-
-    def __init__(self, cause: str, cure: str) -> None:
-        super().__init__(f"{cause}: {cure}")
-        self.cause = cause
-        self.cure = cure
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +77,21 @@ class StoredPoint:
     """Objects of level zero and one that the states name, each of which is there."""
     names: frozenset[str] = frozenset()
     """All objects of level zero and one that were there."""
+    tail_point: TailPoint | None = None
+    """The tail point, if the states are from tails; None: they are documents."""
+    last_sign_ms: int | None = None
+    """Unix ms of the newest tail of the point's life; None where there are no tails."""
+    unusable: tuple[str, ...] = ()
+    """For each later point that was passed over, its problem."""
+
+    @property
+    def missing_seconds(self) -> float | None:
+        """The time whose records may be missing: from the point to the newest tail, and one publishing
+        interval more. None where that cannot be told: there are no tails."""
+        if self.last_sign_ms is None:
+            return None
+        interval_ms = 0 if self.tail_point is None else self.tail_point.interval_ms
+        return (max(0, self.last_sign_ms - self.point.taken_ms) + interval_ms) / 1000
 
     @property
     def named_objects(self) -> int:
@@ -103,9 +104,10 @@ class StoredPoint:
         return len(self.names) - self.named_objects
 
 
-async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoint:
-    """Read the newest restore point, or the one of this number. Raises CannotRestore, StoreError, and
-    ForeignStorage if the storage's owner cannot be read."""
+async def read_point(store: ObjectStore, number: int | None = None, *, leased: bool = False) -> StoredPoint:
+    """Read the newest restore point, or the one of this number; with `leased` only one whose objects are kept
+    by leases, so no tail point. Raises CannotRestore, StoreError, and ForeignStorage if the storage's owner
+    cannot be read."""
     owner = await read_owner(store)
     if owner is None:
         names = await store.list("", "", 1)
@@ -118,11 +120,38 @@ async def read_point(store: ObjectStore, number: int | None = None) -> StoredPoi
             "name the folder or prefix that the cluster had as storage.url",
         )
     attempts = await read_attempts(store, owner.cluster)
-    point, later = await _point(store, owner, number)
-    _check_incarnation(owner, point, attempts)
-    documents = await _documents(store, point)
+    unusable: list[str] = []
+    to_try = await candidates(store, owner, number, leased=leased)
+    for left, candidate in zip(range(len(to_try) - 1, -1, -1), to_try, strict=True):
+        try:
+            found = await _read(store, owner, attempts, candidate)
+        except CannotRestore as problem:
+            if not candidate.is_tail_point or not left:
+                raise
+            unusable.append(f"{candidate}: {problem.cause}")
+            continue
+        found.later_points = 0 if number is None else sum(one > number for one in await numbers(store, owner))
+        found.unusable = tuple(unusable)
+        return found
+    raise AssertionError("the last candidate is returned or raised")
+
+
+async def _read(
+    store: ObjectStore, owner: Owner, attempts: tuple[RestoreAttempt, ...], candidate: Candidate
+) -> StoredPoint:
+    """Read a point with its states, and check what they name; raises CannotRestore, StoreError."""
+    tail_point = await read_tail_point(store, owner, candidate) if candidate.is_tail_point else None
+    if tail_point is None:
+        point = await read_documents_point(store, owner, candidate.number)
+        _check_incarnation(owner, point, attempts)
+        documents = await _documents(store, point)
+    else:
+        point = _as_restore_point(tail_point)
+        _check_incarnation(owner, point, attempts)
+        documents = await tail_documents(store, tail_point)
     state = _controller(documents, point)
-    found = StoredPoint(owner, point, attempts, state, documents, later_points=later)
+    found = StoredPoint(owner, point, attempts, state, documents, tail_point=tail_point)
+    found.last_sign_ms = await newest_tail_ms(store, point.cluster, point.incarnation)
     await _check_objects(store, found)
     return found
 
@@ -133,31 +162,15 @@ async def read_attempts(store: ObjectStore, cluster: str) -> tuple[RestoreAttemp
     async for name in names_below(store, attempts_prefix(cluster)):
         if attempt_number(name) is not None:
             data = bytes(await store.get(name))
-            found.append(_decoded(name, decode_attempt, data, _ATTEMPT_CURE))
+            found.append(decoded(name, decode_attempt, data, _ATTEMPT_CURE))
     return tuple(found)
 
 
-async def _point(store: ObjectStore, owner: Owner, number: int | None) -> tuple[RestorePoint, int]:
-    names = await store.list(points_prefix(owner.cluster), "", MAX_LIST)
-    numbers = [found for name in names if (found := point_number(name)) is not None]
-    if not numbers:
-        raise CannotRestore(
-            f"the storage of {owner} has no restore point",
-            "bring back the data folders of a majority of its nodes. A running cluster makes one with"
-            " `strandline checkpoint`, or by itself unless checkpoints.interval is 0",
-        )
-    wanted = max(numbers) if number is None else number
-    if wanted not in numbers:
-        told = ", ".join(map(str, numbers))
-        raise CannotRestore(f"there is no restore point {wanted}", f"name one of {told}")
-    name = point_name(owner.cluster, wanted)
-    point = _decoded(name, decode_point, bytes(await store.get(name)), _POINT_CURE)
-    if (point.cluster, point.number) != (owner.cluster, wanted):
-        raise CannotRestore(
-            f"{name} is restore point {point.number} of cluster {point.cluster!r}",
-            "the object was copied or renamed: bring the right one back",
-        )
-    return point, sum(found > wanted for found in numbers)
+def _as_restore_point(point: TailPoint) -> RestorePoint:
+    groups = tuple(GroupState(one.group, one.log_index, one.node) for one in point.groups)
+    return RestorePoint(
+        point.cluster, point.incarnation, point.number, point.taken_ms, point.cluster_epoch, 0, groups
+    )
 
 
 def _check_incarnation(owner: Owner, point: RestorePoint, attempts: Sequence[RestoreAttempt]) -> None:
@@ -258,31 +271,6 @@ async def object_names(store: ObjectStore) -> frozenset[str]:
     return frozenset([name for prefix in prefixes async for name in names_below(store, prefix)])
 
 
-async def names_below(store: Listed, prefix: str) -> AsyncIterator[str]:
-    """Names that begin with `prefix`, in order, a page at a time; raises StoreError."""
-    after = ""
-    while names := await store.list(prefix, after, MAX_LIST):
-        for name in names:
-            yield name
-        after = names[-1]
-
-
-async def for_each(todo: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int) -> None:
-    """Do `work` with each, so many at a time; the first error ends it, and is raised."""
-    left = iter(todo)
-
-    async def worker() -> None:
-        for one in left:
-            await work(one)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(at_once):
-                tasks.create_task(worker())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
 def _objects(state: PartitionState, topic_id: bytes, number: int) -> Iterator[str]:
     """Names of the objects that a reader of the partition may need."""
     for extent in state.extents:
@@ -290,11 +278,3 @@ def _objects(state: PartitionState, topic_id: bytes, number: int) -> Iterator[st
             yield extent.object_name
     for one in state.level_one:
         yield level_one_name(topic_id, number, one.term, one.unique)
-
-
-def _decoded(name: str, decode: Callable[[bytes], T], data: bytes, cure: str) -> T:
-    """Decode an object; raises CannotRestore, with the cure, where it is damaged."""
-    try:
-        return decode(data)
-    except RestorePointDamaged as error:
-        raise CannotRestore(f"{name}: {error}", cure) from None

@@ -15,8 +15,9 @@ from typing import Final
 
 from strandline.node.objectstore.storage_owner import KEY, Owner, draw_incarnation, read_owner
 from strandline.node.objectstore.store import ObjectStore
+from strandline.node.restore.reading import CannotRestore
 from strandline.node.restore.restored_states import RestoredCluster, check_terms, next_lineage, point_lineage
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, object_names, read_attempts
+from strandline.node.restore.stored_point import StoredPoint, object_names, read_attempts
 from strandline.snapshot.restore_point import RestoreAttempt, attempt_name
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.restored_controller import hosts

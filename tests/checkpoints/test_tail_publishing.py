@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from strandline.node.checkpoints import tail_publishing
+from strandline.node.checkpoints import tail_publishing, tail_sections
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.recorders import CheckpointRecorders
-from strandline.node.checkpoints.tail_pruning import ABSENT_MS, remove_tails
+from strandline.node.checkpoints.tail_pruning import ABSENT_MS, POINT_MS, remove_tails
 from strandline.node.checkpoints.tail_publishing import TailPublishing
 from strandline.node.raft.host import RaftHost
 from strandline.snapshot.spark.tails import Tails
@@ -24,6 +25,7 @@ from strandline.snapshot.tail_document import (
     parse_tail_name,
     tail_name,
 )
+from strandline.snapshot.tail_point import TailPoint
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     AlterScramCredentials,
@@ -51,8 +53,9 @@ class Node:
     def __init__(self, made: World) -> None:
         self.world = made
         self.node, self.store = node_and_store(made)
-        self.raft = {group: SimpleNamespace(is_leader=True, applied=0) for group in (CONTROLLER_GROUP, GROUP)}
+        self.raft = {group: self._raft() for group in (CONTROLLER_GROUP, GROUP)}
         host: Any = SimpleNamespace(groups=self.raft)
+        self.handlers: dict[str, Any] = {}
         self.publisher = publisher(self.node, self.store)
         self.recorders = CheckpointRecorders(CLUSTER, cast(RaftHost, host), self.publisher, lambda *_: None)
         self.replica = Replica(self.publisher)
@@ -72,6 +75,8 @@ class Node:
             controller=SimpleNamespace(machine=self.controller, leader=1),
             leaders=SimpleNamespace(leader_of=lambda group: self.leader),
             partitions=SimpleNamespace(by_group=lambda group: self._partition(group)),
+            coordinators=SimpleNamespace(by_group=lambda group: None),
+            calls=SimpleNamespace(serve=self.handlers.__setitem__),
             rng=random.Random(1),
             wall_ms=lambda: self.now_ms + int(1000 * made.now),
             store=self.store.client(self.node),
@@ -89,6 +94,9 @@ class Node:
         return TailPublishing(
             context, self.recorders, self.publisher, loop=self.node.loop, executor=self.node.executor
         )
+
+    def _raft(self) -> SimpleNamespace:
+        return SimpleNamespace(is_leader=True, leads_for_sure=True, applied=0, term=1)
 
     def _partition(self, group: int) -> Any:
         return SimpleNamespace(machine=self.replica.machine) if group == GROUP else None
@@ -398,30 +406,31 @@ def test_what_a_node_published_stays_while_the_next_leader_publishes_nothing(
     assert node.first_seen() == state
     assert len(node.names) <= 8
     # Not for ever: it is the next leader's to publish.
-    monkeypatch.setattr(tail_publishing, "CARRIED_SECONDS", 0.0)
+    monkeypatch.setattr(tail_sections, "CARRIED_SECONDS", 0.0)
     control_often(node, 12, 40)
     assert node.sections == []
-    assert GROUP not in node.tails._led
+    assert GROUP not in node.tails._sections._led
     # Nor where the replica is gone.
     node.raft[GROUP].is_leader = True
     node.write()
     node.passes()
-    assert GROUP in node.tails._led
+    assert GROUP in node.tails._sections._led
     node.recorders.forget(GROUP)
     control_often(node, 6, 60)
-    assert GROUP not in node.tails._led
+    assert GROUP not in node.tails._sections._led
 
 
 def test_a_look_at_many_groups_gives_others_their_turn(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.passes()
-    monkeypatch.setattr(tail_publishing, "GROUPS_AT_ONCE", 2)
+    monkeypatch.setattr(tail_sections, "GROUPS_AT_ONCE", 2)
     asked: list[int] = []
 
     def replica(group: int) -> None:
         # The first turn of others comes amid the look.
         if not asked:
             node.node.loop.call_soon(lambda: turns.append(len(asked)))
-        asked.append(group)
+        if group not in asked:
+            asked.append(group)
 
     turns: list[int] = []
     node.context.partitions.by_group = replica
@@ -455,3 +464,26 @@ def test_tails_stay_of_a_node_that_leads_though_the_controller_does_not_hear_it(
     node.leader = SimpleNamespace(node=1)
     run(node.world, node.node, remove_tails(context, frozenset(), 0))
     assert old not in node.names
+
+
+def test_what_the_newest_tail_point_needs_stays(node: Node) -> None:
+    """It is old where none was taken since, and its tails are dispensable to everything else."""
+    now = node.context.wall_ms()
+    names = [tail_name(CLUSTER, INCARNATION, now - age, 1, age) for age in (900, 500, 100)]
+    kept: list[str] = []
+
+    def left(point: TailPoint | None, data: bytes | None = None) -> list[str]:
+        node.store.objects = {OWNER_NAME: node.store.objects[OWNER_NAME], **dict.fromkeys(names, b"")}
+        if point is not None:
+            node.store.objects[point.name] = point.encode() if data is None else data
+        context = cast(CheckpointContext, node.context)
+        run(node.world, node.node, remove_tails(context, frozenset(kept), 0))
+        return [name for name in names if name in node.store.objects]
+
+    point = TailPoint(CLUSTER, INCARNATION, 1, now, 1, 5_000, ((1, now - 500),), ())
+    assert left(None) == []
+    assert left(point) == names[1:]
+    assert left(replace(point, incarnation="another")) == []
+    assert left(replace(point, taken_ms=now - POINT_MS - 60_000)) == []
+    assert left(replace(point, floors=((2, 0),))) == []
+    assert left(point, b"damaged") == names, "what it needs cannot be known"

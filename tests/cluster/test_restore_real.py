@@ -186,7 +186,6 @@ def run(cluster: RealCluster, capfd: pytest.CaptureFixture[str], monkeypatch: py
 def test_what_a_restore_would_bring_back_is_said_and_not_done_while_the_cluster_runs(
     cluster: RealCluster, run: Any
 ) -> None:
-    assert "has no restore point" in run("--dry-run").err
     produce(cluster, [f"plain {number}" for number in range(60)])
     producer = transactional(cluster)
     in_transaction(producer, "committed")
@@ -202,7 +201,8 @@ def test_what_a_restore_would_bring_back_is_said_and_not_done_while_the_cluster_
     report = checkpoint(cluster)
     assert report["no_restore_point"] is None
     Told.point = report["restore_point"]
-    told = as_json(run("--dry-run", "--json"))
+    told = as_json(run("--dry-run", "--json", "--point", str(Told.point)))
+    assert not told["of_tails"]
     assert (told["point"], told["restored"], told["incarnation"]) == (Told.point, False, Told.incarnation)
     assert told["nodes"] == [1, 2, 3]
     assert {one["partition"]: one["end_offset"] for one in told["partitions"]} == ends(cluster)
@@ -219,7 +219,7 @@ def test_everything_up_to_the_point_is_there_again_and_no_transaction_is_open(
     commit(cluster, 9)
     kept = tmp_path_factory.mktemp("kept") / "node-3"
     lose(cluster, kept)
-    said = run()
+    said = run("--point", str(Told.point))
     assert said.status == 0, said.err
     assert "orders" in said.out
     assert owner(cluster)["incarnation"] != Told.incarnation
@@ -272,11 +272,11 @@ def test_a_restore_that_breaks_off_is_repeated_and_numbers_never_come_twice(
 
     with monkeypatch.context() as patch:
         patch.setattr(take_over, "take_over", dies)
-        assert run().status != 0
+        assert run("--point", str(Told.point)).status != 0
     assert (cluster.folder / RESTORING).exists()
     with pytest.raises(CommandFailed, match=r"a restore into .* broke off"):
         cluster.start(1)
-    told = as_json(run("--json"))
+    told = as_json(run("--json", "--point", str(Told.point)))
     assert (told["point"], told["restored"]) == (Told.point, True)
     assert not (cluster.folder / RESTORING).exists()
     epochs = _leader_epochs(cluster)
@@ -359,6 +359,30 @@ def test_a_clone_is_another_cluster_and_its_source_is_only_read(
     for number in (1, 2, 3):
         cluster.start(number, wait=number == 3)
     assert read(cluster) == before
+
+
+def test_what_was_acknowledged_seconds_ago_is_restored_without_any_checkpoint(
+    cluster: RealCluster, run: Any
+) -> None:
+    produce(cluster, ["published by the nodes"] * 9)
+    producer = transactional(cluster)
+    in_transaction(producer, "committed at the end")
+    producer.commit_transaction(SECONDS)
+    commit(cluster, 12)
+    acknowledged, at = read(cluster), ends(cluster)
+    told: dict[str, Any] = {}
+
+    def is_published() -> bool:
+        told.update(as_json(run("--dry-run", "--json")))
+        return {one["partition"]: one["end_offset"] for one in told["partitions"]} == at
+
+    wait(is_published, 20.0)
+    lose(cluster)
+    restored = as_json(run("--json"))
+    assert restored["of_tails"]
+    assert restored["missing_seconds"] < 3600
+    assert read(cluster) == acknowledged
+    assert committed(cluster) == dict.fromkeys(range(PARTITIONS), 12)
 
 
 def test_what_cannot_be_cloned_is_refused_before_anything_is_copied(

@@ -10,8 +10,9 @@ import pytest
 
 from strandline.node.objectstore.storage_owner import KEY, Owner
 from strandline.node.objectstore.store import ObjectStore
+from strandline.node.restore.reading import CannotRestore
 from strandline.node.restore.restored_states import RestoredCluster
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_point
+from strandline.node.restore.stored_point import StoredPoint, read_point
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import GroupState, RestorePoint, point_name

@@ -10,7 +10,8 @@ import pytest
 from strandline.node.objectstore.storage_owner import KEY, Owner
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.restore import clone
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint, read_point
+from strandline.node.restore.reading import CannotRestore
+from strandline.node.restore.stored_point import StoredPoint, read_point
 from strandline.node.restore.take_over import record_attempt
 from strandline.statemachine.controller.controller_snapshot import load
 from strandline.statemachine.object_names import object_name

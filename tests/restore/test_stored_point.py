@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from strandline.node.objectstore.storage_owner import KEY, ForeignStorage, Owner
+from strandline.node.restore.reading import CannotRestore
 from strandline.node.restore.restored_states import (
     DAY_MS,
     INDEXES,
@@ -20,7 +21,7 @@ from strandline.node.restore.restored_states import (
     next_lineage,
     restored_documents,
 )
-from strandline.node.restore.stored_point import CannotRestore, StoredPoint
+from strandline.node.restore.stored_point import StoredPoint
 from strandline.node.restore.take_over import record_attempt, take_over
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import (

@@ -4,8 +4,8 @@
 
 Transactional producers put a record into each of two partitions in each transaction, an idempotent one writes
 to them by turns, and a group commits how far it has read. What is acknowledged goes into the ledger, a JSON
-array a line. A client that outlived the nodes would go on with the restored cluster, and be no measure of
-what was restored.
+array a line, with the time. A client that outlived the nodes would go on with the restored cluster, and be
+no measure of what was restored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def transactions(bootstrap: str, name: str, note: Note) -> None:
         for topic in TOPICS:
             producer.produce(topic, f"{name}:{number}", partition=0)
         producer.commit_transaction(SECONDS)
-        note(["transaction", f"{name}:{number}"])
+        note(["transaction", f"{name}:{number}", time.time()])
         number += 1
 
 
@@ -51,7 +51,7 @@ def records(bootstrap: str, name: str, note: Note) -> None:
 
         def told(error: object, message: Any, topic: str = topic) -> None:
             if error is None:
-                note(["record", topic, message.offset(), message.value().decode()])
+                note(["record", topic, message.offset(), message.value().decode(), time.time()])
 
         producer.produce(topic, f"{name}:{number}", partition=0, on_delivery=told)
         number += 1

@@ -40,6 +40,7 @@ from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
 from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
+from tests.simulation.whole.tail_points import PointJudge
 from tests.simulation.whole.tails import TailReader
 from tests.simulation.whole.themes import plan_of
 from tests.simulation.whole.wiped_folders import LET_IN_SECONDS, WipedFolders
@@ -87,6 +88,7 @@ class Scenario:
         self.wiped: WipedFolders | None = None
         self.membership: Membership | None = None
         self.tails = TailReader(self.cluster) if plan.tails else None
+        self.points = PointJudge(self.cluster) if plan.tails else None
         self.totals: Counter[str] = Counter()
         self.cluster.on_crash = self._count
         self._machines = CLIENTS_FROM
@@ -119,6 +121,8 @@ class Scenario:
             self.cluster.start(node)
         if self.tails is not None:
             self.tails.start()
+        if self.points is not None:
+            self.points.start()
         self.operator = operator = self._operate()
         self._until("first topics", lambda: None if operator.ready else "not ready", STARTS_SECONDS)
 
@@ -246,6 +250,8 @@ class Scenario:
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
         if self.tails is not None:
             self._until("tails", self.tails.behind, CALM_SECONDS)
+        if self.points is not None:
+            self._until("tail points", self.points.behind, CALM_SECONDS)
 
     def _drained(self) -> str | None:
         return not_drained(self.cluster, merged=self.plan.theme == "level one")
@@ -332,6 +338,8 @@ class Scenario:
                 totals[f"fetch {name}"] += count
         if self.tails is not None:
             totals.update(self.tails.tally())
+        if self.points is not None:
+            totals["tail points"] = self.points.points
 
     def _count(self, broker: SimBroker) -> None:
         for partition in broker.partitions:

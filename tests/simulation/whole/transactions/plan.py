@@ -13,7 +13,7 @@ from typing import Final
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
-from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline, with_moves
+from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline, with_moves, with_tails
 from tests.simulation.whole.transactions.load import Load
 
 THEME: Final = "transactions"
@@ -87,6 +87,7 @@ def transactional_plan(seed: int) -> Plan:
         ),
     )  # fmt: skip
     plan = with_inline(plan, random.Random(f"{seed} inline transactional plan"))
+    plan = with_tails(plan, random.Random(f"{seed} tails with transactions"))
     plan = _with_lost_disks(plan, random.Random(f"{seed} {WIPED} with transactions"))
     return with_moves(plan, random.Random(f"{seed} moves with transactions"))
 

@@ -29,6 +29,7 @@ from strandline.statemachine.transactions.transactions import TransactionsMachin
 from tests.simulation.all_of import all_of
 from tests.simulation.sabotage import Sabotage, by_name, expecting
 from tests.simulation.whole.folder_sabotages import FOLDERS
+from tests.simulation.whole.tail_sabotages import POINTS
 from tests.simulation.whole.transactions.found_by import FOUND_BY
 from tests.simulation.whole.transactions.marker_sabotages import MARKERS
 
@@ -158,6 +159,11 @@ _MARKERS: dict[str, tuple[int, ...]] = {
     "state-without-stable-offset": (2,),
 }
 
+_POINTS: dict[str, tuple[int, ...]] = {
+    "points-without-a-hold": (9, 23),
+    "points-backwards": (9, 23),
+    "points-before-tails": (67,),
+}
 _LOST_FOLDERS: dict[str, tuple[int, ...]] = {
     "any-folder": (1, 2),
     "joins-as-a-founder": (1, 2),
@@ -248,6 +254,7 @@ _ALL = (
         (0, 1),
     ),
     *by_name(MARKERS, _MARKERS).values(),
+    *by_name(POINTS, _POINTS).values(),
     *by_name((hole for hole in FOLDERS if hole.name in _LOST_FOLDERS), _LOST_FOLDERS).values(),
 )
 

@@ -145,6 +145,8 @@ class TransactionScenario(Scenario):
         for client in self.clients:
             client.close()
         self._until("nothing is left", self._nothing_left, CALM_SECONDS)
+        if self.points is not None:
+            self._until("tail points", self.points.behind, CALM_SECONDS)
 
     def _consumed(self) -> str | None:
         return not_consumed(self.cluster, self.directory.topics[INPUT], self.followers[0])
@@ -170,6 +172,8 @@ class TransactionScenario(Scenario):
             topic = self.directory.topics[INPUT]
             places = [Place(topic.name, number) for number in range(topic.partitions)]
             history.inputs = [read.value for place in places for read in reader.found.get(place, ())]
+        if self.points is not None:
+            self.points.judge(history)
         for kind, text in anomalies(history):
             self.ledger.broken(kind, text)
         self.totals["records"] = sum(
