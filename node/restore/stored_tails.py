@@ -59,7 +59,7 @@ async def newest_tail_ms(store: ObjectStore, cluster: str, incarnation: str) -> 
 
 
 async def _sections(store: ObjectStore, point: TailPoint) -> tuple[dict[int, list[Section]], list[str]]:
-    """The sections of each group up to its entry, of tails that the point may need, and problems of reading."""
+    """The sections of each group up to its entry, of tails that the point may need; problems of reading."""
     wanted = {entry.group: entry.log_index for entry in point.groups}
     prefix = life_prefix(point.cluster, point.incarnation)
     names = [name async for name in names_below(store, prefix) if may_need(point, name)]
