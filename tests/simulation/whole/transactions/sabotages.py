@@ -188,7 +188,7 @@ _ALL = (
         "sequences-ignored",
         "a partition does not look at sequences",
         lambda: (_judging(sequence=False),),
-        (9, 3, 10),
+        (7, 10),
     ),
     Sabotage(
         "abort-before-raise",
