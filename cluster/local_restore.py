@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -68,15 +69,7 @@ def described(stored: StoredPoint) -> dict[str, Any]:
         "nodes": list(hosts(stored.controller)),
         "objects": stored.named_objects,
         "later_objects": stored.later_objects,
-        "partitions": [
-            {
-                "topic": one.topic,
-                "partition": one.partition,
-                "start_offset": one.start_offset,
-                "end_offset": one.end_offset,
-            }
-            for one in stored.partitions
-        ],
+        "partitions": [asdict(one) for one in stored.partitions],
     }
 
 

@@ -1,7 +1,6 @@
 """The parts of one node, built and told of each other: given parts come in, so that a simulator runs a node.
 
-Here the parts meet: the replicated log, the controller's replica, the partitions this node hosts, the way
-into and out of object storage, the Kafka port, the checkpoints. broker.py starts and stops them.
+Here the parts meet: the log, the controller, partitions, storage, the Kafka port. broker.py starts them.
 """
 
 from __future__ import annotations
@@ -292,7 +291,7 @@ class NodeParts:
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
         self.tails = TailPublishing(
-            self, self.recorders, self.publisher, loop=loop, executor=snapshot_executor
+            self, self.recorders, self.publisher, loop=loop, threads=snapshot_executor
         )
         self.tail_points = TailPoints(self, self.checkpoints.points, loop=loop)
         elect_leaders.serve(self)
