@@ -290,9 +290,7 @@ class NodeParts:
         )  # fmt: skip
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)
-        self.tails = TailPublishing(
-            self, self.recorders, self.publisher, loop=loop, threads=snapshot_executor
-        )
+        self.tails = TailPublishing(self, self.recorders, self.publisher, loop=loop, pool=snapshot_executor)
         self.tail_points = TailPoints(self, self.checkpoints.points, loop=loop)
         elect_leaders.serve(self)
         describe_quorum.serve(self)

@@ -109,7 +109,7 @@ class TailPublishing(PeriodicPart):
         publisher: CheckpointPublisher,
         *,
         loop: asyncio.AbstractEventLoop,
-        threads: Executor | None,
+        pool: Executor | None,
     ) -> None:
         config = context.config
         self._enabled = bool(config.publish.seconds)
@@ -119,7 +119,7 @@ class TailPublishing(PeriodicPart):
         self._context = context
         self._recorders = recorders
         self._publisher = publisher
-        self._threads = threads
+        self._pool = pool
         self._sections = TailSections(context, recorders, loop=loop)
         self._turn = asyncio.Lock()
         """Of the look that is under way."""
@@ -227,7 +227,7 @@ class TailPublishing(PeriodicPart):
             sections = list(fill(parts, first, DOCUMENT_BYTES))
             return TailDocument(cluster, node, sections).encode(), first + len(sections)
 
-        data, behind = await self._loop.run_in_executor(self._threads, encoded)
+        data, behind = await self._loop.run_in_executor(self._pool, encoded)
         put = parts[first:behind]
         self._made_ms = max(self._made_ms, context.wall_ms())
         name = tail_name(cluster, incarnation, self._made_ms, node, context.rng.getrandbits(32))

@@ -92,7 +92,7 @@ class Node:
     def publishing(self) -> TailPublishing:
         context = cast(CheckpointContext, self.context)
         return TailPublishing(
-            context, self.recorders, self.publisher, loop=self.node.loop, threads=self.node.executor
+            context, self.recorders, self.publisher, loop=self.node.loop, pool=self.node.executor
         )
 
     def _raft(self) -> SimpleNamespace:
