@@ -12,9 +12,13 @@ from collections import defaultdict
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.units import SET_UP, is_shared_out, recorded_seconds, unit_of
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")  # No test may fail because other work has the processor.
 
 
 class ByUnit(LoadScopeScheduling):
