@@ -80,7 +80,7 @@ class StoredPoint:
     tail_point: TailPoint | None = None
     """The tail point, if the states are from tails; None: they are documents."""
     last_sign_ms: int | None = None
-    """Unix ms of the newest tail of the point's life; None where there are no tails."""
+    """Unix ms of the newest tail, of whatever life; None where there are no tails."""
     unusable: tuple[str, ...] = ()
     """For each later point that was passed over, its problem."""
 
@@ -151,7 +151,7 @@ async def _read(
         documents = await tail_documents(store, tail_point)
     state = _controller(documents, point)
     found = StoredPoint(owner, point, attempts, state, documents, tail_point=tail_point)
-    found.last_sign_ms = await newest_tail_ms(store, point.cluster, point.incarnation)
+    found.last_sign_ms = await newest_tail_ms(store, point.cluster)
     await _check_objects(store, found)
     return found
 

@@ -22,6 +22,7 @@ from strandline.snapshot.tail_document import (
     decode_tail,
     life_prefix,
     parse_tail_name,
+    tails_prefix,
 )
 from strandline.snapshot.tail_point import GroupEntry, TailPoint
 from strandline.statemachine.controller.controller import Controller
@@ -48,11 +49,13 @@ async def tail_documents(store: ObjectStore, point: TailPoint) -> dict[int, Snap
         raise CannotRestore("; ".join([error.cause, *problems[:1]]), error.cure) from None
 
 
-async def newest_tail_ms(store: ObjectStore, cluster: str, incarnation: str) -> int | None:
-    """The newest time in the names of the tails of one life of a cluster, Unix ms; None where there are none.
-    Raises StoreError."""
+async def newest_tail_ms(store: ObjectStore, cluster: str) -> int | None:
+    """The newest time in the names of a cluster's tails, Unix ms; None without any. Raises StoreError.
+
+    Those of all its lives: where a life left no point that can be used, all of it is missing.
+    """
     newest = None
-    async for name in names_below(store, life_prefix(cluster, incarnation)):
+    async for name in names_below(store, tails_prefix(cluster)):
         made = _made(name)
         newest = newest if made is None else max(newest or 0, made[0])
     return newest

@@ -99,9 +99,17 @@ async def take_over(store: ObjectStore, stored: StoredPoint, made: RestoredClust
             f"the storage belonged to {stored.owner}, and belongs to {found or 'no cluster'} now",
             "another restore is under way, or something else writes there: end that first",
         )
-    if not await object_names(store) <= stored.names:
+    there = await object_names(store)
+    if not there <= stored.names:
         raise CannotRestore(
             "objects were written while this looked at the storage: the cluster still runs",
             "stop its nodes, and go on with them if their data folders are whole",
+        )
+    if lost := stored.named - there:
+        # Nothing keeps what a tail point names, once it is old, from a cluster that still runs.
+        raise CannotRestore(
+            f"{min(lost)}, which restore point {stored.point.number} names, was deleted while this looked at"
+            " the storage: the cluster still runs, or something else deletes there",
+            "stop its nodes, and go on with them if their data folders are whole; else repeat this",
         )
     await store.put(KEY, [Owner(found.cluster, made.incarnation).document().encode()])

@@ -237,3 +237,23 @@ def test_storage_that_is_still_written_to_or_given_away_is_not_taken_over() -> N
         with pytest.raises(CannotRestore, match="another restore is under way"):
             stored.do(lambda store: take_over(store, found, cluster))
         assert json.loads(stored.objects[KEY])["incarnation"] == "of another restore"
+
+
+def test_storage_that_a_cluster_still_deletes_from_is_not_taken_over() -> None:
+    """No lease keeps what a tail point names."""
+    with world() as made:
+        stored = Stored(made)
+        for replica in stored.cluster.replicas[1].values():
+            replica.apply(Append(EpochWindow(1, 1, 1), [Placeholder(1, 1_000, 10, 1, 0, UNIQUE)]))
+        gone = object_name(1, UNIQUE)
+        stored.objects[gone] = b"a batch..."
+        assert take(made, stored.cluster).restore_point
+        found = stored.read()
+        cluster = stored.do(lambda store: record_attempt(store, found, now_ms=1, rng=made.rng("restore")))
+        kept = stored.objects.pop(gone)
+        with pytest.raises(CannotRestore, match=f"{gone}, which restore point .* was deleted while"):
+            stored.do(lambda store: take_over(store, found, cluster))
+        assert json.loads(stored.objects[KEY])["incarnation"] == OWNER.incarnation
+        stored.objects[gone] = kept
+        stored.do(lambda store: take_over(store, found, cluster))
+        assert json.loads(stored.objects[KEY])["incarnation"] == cluster.incarnation

@@ -181,3 +181,11 @@ def test_tails_of_another_life_are_not_looked_at(tails: Tails) -> None:
     found = tails.read()
     assert found.tail_point is None
     assert "no tail has a state" in found.unusable[0] or "incarnation" in found.unusable[0]
+
+
+def test_what_a_later_life_did_counts_as_missing_where_it_left_no_point(tails: Tails) -> None:
+    """It was restored from this point, ran for ten seconds, and all of that is lost."""
+    before = tails.read().missing_seconds
+    later = tail_name(CLUSTER, "second", TAKEN_MS + 10_500, 1, 7)
+    tails.stored.objects[later] = TailDocument(CLUSTER, 1, []).encode()
+    assert (before, tails.read().missing_seconds) == (5.5, 15.0)
