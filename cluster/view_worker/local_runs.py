@@ -62,14 +62,20 @@ class LocalRuns:
         (self._folder / _BEGUN).unlink(missing_ok=True)
 
     def keep(self, name: str, run: Run) -> Run:
-        """Write a run's file; the same run, mapped."""
+        """Write a run's file; the same run, mapped. What cannot be written whole takes no room."""
         path = self._folder / name
-        new = path.with_name(path.name + _NEW)
+        # A process before this one, at its end, may be fetching the same run.
+        new = path.with_name(f"{path.name}.{os.getpid()}{_NEW}")
         path.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
-        crc = write_run(new, run)
-        new.rename(path)
-        self._note(path, crc)
+        try:
+            crc = write_run(new, run)
+            new.rename(path)
+            self._note(path, crc)
+        except OSError:
+            _unlink(new)
+            self._delete(name)
+            raise
         return self._mapped(name)
 
     def find(self, name: str) -> Run | None:

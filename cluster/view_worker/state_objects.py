@@ -94,7 +94,10 @@ class StateObjects:
         return name
 
     def load(self, name: str) -> tuple[dict[str, StateManifest], Cut, frozenset[str]]:
-        """Read states; their cut, and the names of all objects that they need. Raises StateDamaged."""
+        """Read states; their cut, and the names of all objects that they need. Raises StateDamaged.
+
+        Other files here are deleted: on a disk that they fill no state could be stored, and they would stay.
+        """
         stored = bytes(self._store.get(name))
         body, digest = stored[:-32], stored[-32:]
         if hashlib.sha256(body).digest() != digest:
@@ -106,6 +109,8 @@ class StateObjects:
                 f"{VERSION}: run that release on this node, or stop the version (`strandline view stop`) and "
                 "apply it again, which fills it from the beginning"
             )
+        needed = {run for spines, _ in rows.values() for spine in spines for run in spine}
+        self._files.delete_others({_file(run) for run in needed})
         runs: dict[str, Run] = {}
         states = {}
         for operator, (spines, value) in rows.items():

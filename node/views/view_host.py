@@ -7,6 +7,7 @@ leadership moves, so does the process; the one before is shut out by its transac
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 from collections.abc import Collection, Mapping, Set
@@ -213,9 +214,13 @@ def is_left(name: str, known: Mapping[int, Collection[int]], applied: int) -> bo
 
 def remove_files(folder: Path, running: Collection[tuple[str, str]]) -> None:
     """Remove the files of all attempts but those that run; what cannot be removed is tried again later."""
-    for one in folder.glob("*/*"):
-        if (one.parent.name, one.name) not in running:
-            shutil.rmtree(one, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        for one in [*folder.glob("*/*")]:
+            if (one.parent.name, one.name) not in running:
+                shutil.rmtree(one, ignore_errors=True)
+        for program in [*folder.iterdir()]:
+            with contextlib.suppress(OSError):  # it has attempts that run
+                program.rmdir()
 
 
 def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import shutil
+import signal
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from strandline.node.compaction.holding import PartitionHold
@@ -35,6 +38,8 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 MOST_PAUSE_SECONDS: Final = 30.0
 """Between the end of a process and the next one; it doubles while they end soon."""
 SOON_SECONDS: Final = 30.0
+BY_A_PAGE: Final = (-signal.SIGBUS, -signal.SIGSEGV)
+"""Ends of a process that touched a page of a mapped file which the disk cannot give, or gave wrong."""
 MOST_UNREAD: Final = 4 << 20
 """Bytes that a process has not read. A row of a program has some 100 KiB at most, and changes with each pause
 and each process that begins, so one that hangs would fill the node's memory in the end."""
@@ -194,6 +199,8 @@ class ViewProcess:
             else:
                 if code and not self._sent_off:
                     log.warning("the process of %s ended with code %d", self._shown(), code)
+                    if code in BY_A_PAGE:
+                        await self._loop.run_in_executor(None, self._remove_files)
                     self._failed(str(self.status.get("failure") or f"it ended with code {code}"))
             pause = FIRST_PAUSE_SECONDS if self._loop.time() - began > SOON_SECONDS else pause
             with contextlib.suppress(TimeoutError):
@@ -201,6 +208,10 @@ class ViewProcess:
                     await self._at_once.wait()
             self._at_once.clear()
             pause = min(2 * pause, MOST_PAUSE_SECONDS)
+
+    def _remove_files(self) -> None:
+        """Remove the files that the process had mapped; the next one fetches what they had."""
+        shutil.rmtree(Path(self._folder, str(self.name.attempt)), ignore_errors=True)
 
     def _failed(self, reason: str) -> None:
         self.failures += 1

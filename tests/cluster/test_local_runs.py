@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -162,6 +163,51 @@ def test_files_go_when_no_spine_and_no_state_has_their_runs(tmp_path: Path) -> N
     assert numbers(living) == [4], "what is mapped stays"
 
 
+@pytest.mark.parametrize("place", ["content", "rename", "note"])
+def test_what_a_full_disk_took_of_a_file_makes_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def half(path: Path, _: Run) -> int:
+        path.write_bytes(b"half")
+        return int(full())
+
+    files = kept(tmp_path)
+    with monkeypatch.context() as patched:
+        match place:
+            case "content":
+                patched.setattr(local_runs, "write_run", half)
+            case "rename":
+                patched.setattr(Path, "rename", full)
+            case "note":
+                patched.setattr(LocalRuns, "_note", full)
+        with pytest.raises(OSError, match="No space"):
+            files.keep("a/2.run", run(4))
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {NAME, f"{NAME}.note"}
+
+
+def test_two_processes_that_fetch_one_run_do_not_write_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before was killed and is not gone yet."""
+    first, second = LocalRuns(tmp_path), LocalRuns(tmp_path)
+
+    def amid(path: Path, one: Run) -> int:
+        crc = write_run(path, one)
+        with monkeypatch.context() as patched:
+            patched.setattr(local_runs, "write_run", write_run)
+            patched.setattr(os, "getpid", lambda: 0)
+            assert numbers(second.keep(NAME, run(1))) == [1]
+        return crc
+
+    monkeypatch.setattr(local_runs, "write_run", amid)
+    assert numbers(first.keep(NAME, run(1))) == [1]
+    assert numbers(LocalRuns(tmp_path).find(NAME)) == [1]
+
+
 PROGRAM: Final = """
 CREATE TABLE sales (shop STRING, amount BIGINT);
 CREATE VIEW totals AS SELECT shop, count(*) AS n, sum(amount) AS amount FROM sales GROUP BY shop;
@@ -186,6 +232,27 @@ def test_a_process_that_dies_while_it_stores_leaves_what_the_next_one_takes(
             pass
         assert cluster.table("totals") == cluster.totals("view.p.7")
         assert len(cluster.table("totals")) == 30
+    finally:
+        cluster.close()
+
+
+def test_a_process_that_begins_deletes_what_others_left_before_it_writes(tmp_path: Path) -> None:
+    """On a disk that is full of it no state could be stored, and so it would stay."""
+    cluster = PlayedCluster(tmp_path / "store", {1: PROGRAM}, live=1)
+    try:
+        cluster.sell((0, "a", 1), (1, "b", 2))
+        task = cluster.process(1)
+        task.sinks.follow(all_sinks=True)
+        task.go_on()
+        task.store_state()
+        mine = {path for path in cluster.files.rglob("*.run*") if path.is_file()}
+        assert mine
+        left = cluster.files / "1/dead/0000000001.run"
+        left.parent.mkdir(parents=True)
+        for path in (left, left.with_name(f"{left.name}.77.new")):
+            path.write_bytes(b"a piece of a merge")
+        cluster.process(1)
+        assert {path for path in cluster.files.rglob("*.run*") if path.is_file()} == mine
     finally:
         cluster.close()
 

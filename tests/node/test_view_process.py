@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,41 @@ def test_a_process_that_fails_is_begun_again_and_its_reason_is_kept(monkeypatch:
         assert one.failure == "no broker knows views"
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(("end", "stay"), [("SIGBUS", False), ("SIGSEGV", False), ("SIGTERM", True)])
+def test_files_of_a_process_that_one_of_their_pages_ended_are_removed(
+    tmp_path: Path, end: str, stay: bool
+) -> None:
+    """It may have stored states before it came to that page, and so would the next ones."""
+    for attempt in ("7", "8"):
+        (tmp_path / attempt / "a").mkdir(parents=True)
+        (tmp_path / attempt / "a" / "1.run").touch()
+
+    async def test() -> None:
+        program = f"import os, resource, signal; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); \
+os.kill(os.getpid(), signal.{end})"
+        one = ViewProcess(
+            VersionName("p", 5, 7, True),
+            StorePlace("memory:", {}, "owner"),
+            str(tmp_path),
+            {"bootstrap.servers": "127.0.0.1:1"},
+            cast(Any, SimpleNamespace(machine=SimpleNamespace(view_programs={}))),
+            cast(Any, None),
+            loop=asyncio.get_running_loop(),
+            memory_limit=1 << 30,
+            command=(sys.executable, "-c", program),
+        )
+        try:
+            async with asyncio.timeout(SECONDS):
+                while one.starts < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            await one.close()
+
+    asyncio.run(test())
+    assert (tmp_path / "7" / "a" / "1.run").exists() == stay
+    assert (tmp_path / "8" / "a" / "1.run").exists()
 
 
 def test_a_process_that_does_not_read_is_ended_before_its_words_fill_the_memory() -> None:
@@ -228,3 +264,10 @@ def test_files_of_versions_that_do_not_run_here_go(tmp_path: Path) -> None:
         (tmp_path / attempt / "a" / "1.run").touch()
     view_host.remove_files(tmp_path, [("5", "9")])
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.run")] == ["5/9/a/1.run"]
+    assert [path.name for path in tmp_path.iterdir()] == ["5"]
+
+
+def test_a_disk_that_cannot_list_files_does_not_end_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "5").mkdir()
+    with patch("os.scandir", side_effect=OSError(errno.EIO, "Input/output error")):
+        view_host.remove_files(tmp_path, [])
