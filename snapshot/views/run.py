@@ -17,7 +17,16 @@ import polars as pl
 
 from strandline.snapshot.views import exact, hashing
 from strandline.snapshot.views.hashing import Hashes
-from strandline.snapshot.views.zset import Positions, Schema, Weights, chosen, empty, equal_rows, gathered
+from strandline.snapshot.views.zset import (
+    Positions,
+    Schema,
+    Weights,
+    chosen,
+    empty,
+    equal_rows,
+    gathered,
+    own_text,
+)
 
 Places = npt.NDArray[np.intp]
 HASHES: Final = 1 << 64
@@ -189,7 +198,8 @@ def _consolidated(
     if not kept.all():
         order = order[kept]
         sums = tuple(each[kept] for each in sums)
-    return Run(layout, hashes[order], None if ties is None else ties[order], gathered(rows, order), sums)
+    rows = own_text(gathered(rows, order))
+    return Run(layout, hashes[order], None if ties is None else ties[order], rows, sums)
 
 
 def _neighbours(

@@ -21,7 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from strandline.snapshot.views import hashing
 from strandline.snapshot.views.errors import RunDamaged
 from strandline.snapshot.views.run import Layout, Run, run_of
-from strandline.snapshot.views.zset import Weights
+from strandline.snapshot.views.zset import Weights, own_text
 
 VERSION: Final = 1
 _ABOUT: Final = b"strandline.run"
@@ -85,7 +85,7 @@ def _parts(run: Run, *, compressed: bool) -> list[bytes | memoryview]:
     ties = [] if run.ties is None else [run.ties]
     arrays = [*map(pa.array, (run.hashes, *run.sums, *ties))]
     # Arrow's own layout of strings is what polars has in memory, so a mapped file needs no conversion.
-    columns = run.rows.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
+    columns = own_text(run.rows.rechunk()).to_arrow(compat_level=pl.CompatLevel.newest())
     arrays += [_one_chunk(column) for column in columns.columns]
     about = {
         "version": VERSION,

@@ -22,6 +22,11 @@ Schema = tuple[pl.DataType, ...]
 STEP_WEIGHT: Final = 1 << 31
 """The bound on the sum of a delta's absolute weights: products with 32-bit limbs then stay within 63 bits."""
 
+FREE_BYTES: Final = 1 << 16
+"""Text of other rows that a column may keep, beside as much as its own."""
+MOST_BUFFERS: Final = 256
+"""Pieces of memory that the text of a column lies in: each merge adds those of both runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class ZSet:
@@ -99,6 +104,31 @@ def filtered(delta: ZSet, kept: npt.NDArray[np.bool_]) -> ZSet:
 def gathered(rows: pl.DataFrame, places: npt.NDArray[np.intp]) -> pl.DataFrame:
     """Give the rows at some places."""
     return rows[places.astype(np.uint32)]
+
+
+def own_text(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the same rows with their text in memory of their own, where much more is kept for it.
+
+    Rows that were gathered share all text of the columns that they came from. So a run would keep, and its
+    file would have, the text of every row that was ever merged into it.
+    """
+    return rows.with_columns([_copied(column) for column in rows.get_columns() if _shares_much(column)])
+
+
+def _shares_much(column: pl.Series) -> bool:
+    if column.dtype != pl.String:
+        return False
+    # The validity and the places of texts come first.
+    kept = column.rechunk().to_arrow(compat_level=pl.CompatLevel.newest()).buffers()[2:]
+    return (
+        len(kept) > MOST_BUFFERS
+        or sum(buffer.size for buffer in kept) > 2 * column.estimated_size() + FREE_BYTES
+    )
+
+
+def _copied(column: pl.Series) -> pl.Series:
+    # Arrow's columns are immutable, and this is the way in which polars writes text anew.
+    return pl.select(pl.concat_str([pl.lit(column), pl.lit("")]).alias(column.name)).to_series()
 
 
 def equal_rows(

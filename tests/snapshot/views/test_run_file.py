@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strandline.snapshot.views import hashing, run_file
+from strandline.snapshot.views import hashing, run_file, zset
 from strandline.snapshot.views.errors import RunDamaged
-from strandline.snapshot.views.run import HashRange, Layout, Run, run_of
+from strandline.snapshot.views.run import HASHES, HashRange, Layout, Run, merged, run_of
 from strandline.snapshot.views.run_file import check_run, map_run, packed, unpacked, write_run
 from tests.snapshot.views.deltas import FACTS, FEW, Change, histories, of
 
@@ -48,6 +51,61 @@ def test_a_run_comes_back(tmp_path: Path, changes: list[Change], layout: Layout)
         assert check_run(path) == crc
         path.unlink()
         assert equal(unpacked("object", b"".join(packed(one))), one)
+
+
+LONG: Final = Layout((pl.String(), pl.Int64()), (0,))
+
+
+def texts(numbers: Iterable[int], counts: Sequence[int], weight: int = 1) -> Run:
+    named = [f"the long name of a group, number {number:09d}" for number in numbers]
+    rows = pl.DataFrame({"c0": named, "c1": list(counts)})
+    return run_of(LONG, rows, (np.full(len(named), weight, np.int64),))
+
+
+def size(one: Run) -> int:
+    return sum(map(len, run_file._parts(one, compressed=False)))
+
+
+def test_a_run_keeps_no_text_of_rows_that_are_gone(tmp_path: Path) -> None:
+    """Each step changes a tenth of the groups, and each tenth step the run is mapped from its file."""
+    groups, counts = 4000, [0] * 4000
+    whole = texts(range(groups), counts)
+    fresh = size(whole)
+    for step in range(60):
+        some = range(step % 10, groups, 10)
+        old = [counts[number] for number in some]
+        whole = merged(whole, texts(some, old, -1))
+        whole = merged(whole, texts(some, [one + 1 for one in old]))
+        for number in some:
+            counts[number] += 1
+        if step % 10 == 9:
+            write_run(tmp_path / str(step), whole)
+            whole = map_run(tmp_path / str(step))
+    assert whole.rows.sort("c0")["c1"].to_list() == counts
+    assert size(whole) < 2 * fresh + zset.FREE_BYTES
+
+
+def test_a_part_of_a_run_has_its_own_text_in_its_file() -> None:
+    whole = texts(range(8000), [0] * 8000)
+    part = whole.within(HashRange(0, HASHES // 20))
+    assert size(part) < size(whole) / 10
+
+
+def test_text_in_many_pieces_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zset, "MOST_BUFFERS", 8)
+    whole = texts([0], [0])
+    for number in range(1, 40):
+        whole = merged(whole, texts([number], [number]))
+    assert sorted(whole.rows["c1"].to_list()) == [*range(40)]
+    [text, _] = whole.rows.to_arrow(compat_level=pl.CompatLevel.newest()).columns
+    assert len(text.combine_chunks().buffers()) <= 2 + 8
+
+
+@given(st.lists(st.none() | st.text() | st.text(min_size=13), max_size=20))
+def test_text_that_is_written_anew_is_the_same(found: list[str | None]) -> None:
+    column = pl.Series("c0", found, dtype=pl.String)
+    again = zset._copied(column)
+    assert (again.name, again.dtype, again.to_list()) == (column.name, column.dtype, found)
 
 
 def written(tmp_path: Path) -> Path:
