@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
@@ -88,6 +88,14 @@ def checkpoint(cluster: RealCluster) -> int:
     raise AssertionError(told)
 
 
+def expire(cluster: RealCluster, topic: str) -> None:
+    """Delete all records of a topic that has two partitions, as retention does."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    ends = [TopicPartition(topic, number, -1) for number in range(2)]
+    for deleted in admin.delete_records(ends).values():
+        assert deleted.result(20).low_watermark > 0
+
+
 def written(cluster: RealCluster) -> None:
     """Wait until the live version has written something: it began with the cut of its filling."""
     end = time.monotonic() + WAIT
@@ -142,7 +150,8 @@ def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     writer.put("cities", '["city0"]', None)
     writer.put("everything", '["more"]', {"n": 1, "rate": None})
     writer.producer.flush(30)
-    checkpoint(cluster)
+    expire(cluster, "visits")
+    forged = checkpoint(cluster)
     result = audited(spark, cluster)
     assert result.verdict is Verdict.FINDING
     assert {row["point"] for row in result.evidence} != {last}
@@ -150,3 +159,6 @@ def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     assert found.keys() == {("totals", '["s1"]'), ("cities", '["city0"]'), ("everything", "[]")}
     assert " in n" in found["totals", '["s1"]']
     assert "the topic lacks" in found["cities", '["city0"]']
+    (gone,) = (row for row in result.remarks if row.get("view") == "long")
+    assert gone["point"] == forged
+    assert "records of visits are gone" in str(gone["problem"]), "rows leave the topic, never the view"

@@ -7,7 +7,13 @@ from typing import Final
 
 import pytest
 
-from strandline.snapshot.spark.audits.view_cut import Cut, UnknownOutcome, committed_end, cut_of
+from strandline.snapshot.spark.audits.view_cut import (
+    Cut,
+    UnknownOutcome,
+    committed_end,
+    cut_of,
+    lacks_records,
+)
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
 from strandline.statemachine.partition.placeholder import InlineBatch
 from strandline.statemachine.partition.producers import Producers
@@ -126,3 +132,15 @@ def test_an_outcome_that_the_point_does_not_tell_is_not_guessed() -> None:
     filled = transaction(TransactionState.PREPARE_COMMIT, 9, FILLING)
     with pytest.raises(UnknownOutcome, match="that from offset 3 on is not committed, and one behind it is"):
         end_of(behind, transaction(TransactionState.ONGOING, 2), filled)
+
+
+@pytest.mark.parametrize(
+    ("start", "clean", "of_a_table_without_key", "of_one_with"),
+    [(0, 0, False, False), (0, 7, True, False), (3, 3, True, True), (3, 9, True, True)],
+)
+def test_records_that_retention_or_cleaning_took_are_told(
+    start: int, clean: int, of_a_table_without_key: bool, of_one_with: bool
+) -> None:
+    fields = {"start_offset": start, "removals": {"level_one_clean": clean}}
+    assert lacks_records(fields, keyed=False) == of_a_table_without_key
+    assert lacks_records(fields, keyed=True) == of_one_with

@@ -129,6 +129,7 @@ class _Point:
             return
         ids = dict(version.inputs)
         made: list[str] = []
+        lacking: set[str] = set()
         try:
             for table in tables:
                 topic_id = ids.get(table.topic)
@@ -138,6 +139,8 @@ class _Point:
                 if below is None:
                     yield Told(program.name, "", f"the input {table.topic} is not in this point")
                     return
+                if self._point.lacks_records(topic_id, keyed=bool(table.key)):
+                    lacking.add(table.topic)
                 columns = ("key", "value", "partition", "offset", "timestamp")
                 frame = table_rows(table, records(self._spark, self._storage, below, columns))
                 frame.createOrReplaceTempView(quoted(table.name))
@@ -149,7 +152,8 @@ class _Point:
                 answer.createOrReplaceTempView(quoted(view.name))
                 made.append(view.name)
                 if view.sink is not None:
-                    yield self._view(program.name, view, topics[view.name], at, answer)
+                    told = self._view(program.name, view, topics[view.name], at, answer)
+                    yield told if not told.findings else _unless_gone(told, sorted(lacking & view.topics))
         finally:
             for name in made:
                 self._spark.catalog.dropTempView(name)
@@ -174,6 +178,15 @@ class _Point:
             return Told(program, view.name, "", problems.count(), found.count(), rows)
         finally:
             problems.unpersist()
+
+
+def _unless_gone(told: Told, lacking: Sequence[str]) -> Told:
+    """A view that differs; a remark where inputs lack records: rows leave a topic, never a view."""
+    if not lacking:
+        return told
+    problem = f"{told.findings} of its rows are not what SQL makes of the records that are there"
+    why = f"records of {', '.join(lacking)} are gone by retention or cleaning, which the view may have taken"
+    return Told(told.program, told.view, f"{problem}, but {why}")
 
 
 def table_rows(table: SparkTable, frame: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.restore_point import RestorePoint
@@ -79,6 +79,16 @@ class PointPrograms:
         below = [view.within(view.first, cut.get((topic_id, view.number), 0)) for view in found]
         return with_blocks(self._storage, below)
 
+    def lacks_records(self, topic_id: bytes, *, keyed: bool) -> bool:
+        """Tell whether records of an input are gone that a version may have taken while they were there."""
+        return any(
+            self._checkpoints.of_group(
+                place.group,
+                lambda name, document: lacks_records(snapshot_fields(document.state), keyed=keyed),
+            )
+            for place in self.state.topics[topic_id].partitions
+        )
+
     def output(self, topic_id: bytes, transactions: Sequence[Transaction]) -> list[PartitionView] | None:
         """The partitions of a view's topic, with what these transactions have committed and no more.
 
@@ -130,6 +140,15 @@ class PointPrograms:
     def _coordinator(self, name: str, key: str) -> int | None:
         topic: Topic | None = self.state.by_name.get(name)
         return None if topic is None else topic.partitions[coordinator_of(key, len(topic.partitions))].group
+
+
+def lacks_records(fields: Mapping[str, Any], *, keyed: bool) -> bool:
+    """Tell whether records are gone from a partition whose snapshot has these fields.
+
+    Retention takes rows of any table, cleaning those of a table without a key: what it leaves is the same
+    table only by key.
+    """
+    return bool(fields["start_offset"] if keyed else fields["removals"]["level_one_clean"])
 
 
 def cut_of(offsets: Offsets | None, newest: Transaction | None, attempt: int) -> Cut | None:

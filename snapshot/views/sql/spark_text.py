@@ -8,6 +8,7 @@ from strandline.snapshot.views.sql.programs import program_of
 from strandline.snapshot.views.sql.statements import Table, statements
 from strandline.snapshot.views.sql.text import Text
 from strandline.statemachine.views.identity import digest
+from strandline.statemachine.views.plan import Source, operators
 from strandline.statemachine.views.types import Type
 
 Columns = tuple[tuple[str, Type], ...]
@@ -28,13 +29,17 @@ class SparkTable(NamedTuple):
 
 
 class SparkView(NamedTuple):
-    """A view: its query for Spark, its columns, and what its topic is known by; None for a local view."""
+    """A view: its query for Spark, its columns, and what its topic is known by; None for a local view.
+
+    `topics` are those of the tables that its rows come from.
+    """
 
     name: str
     query: str
     columns: Columns
     key: tuple[str, ...]
     sink: str | None
+    topics: frozenset[str]
 
 
 def in_spark(sql: str) -> tuple[list[SparkTable], list[SparkView]]:
@@ -54,5 +59,6 @@ def in_spark(sql: str) -> tuple[list[SparkTable], list[SparkView]]:
         names = () if sink is None else tuple(sink.names[position] for position in sink.key)
         of = None if sink is None else digest(sink)
         query = each.query.sql(dialect="spark")
-        found.append(SparkView(view.name, query, view.columns, names, of))
+        topics = frozenset(one.topic for one in operators(view.root) if isinstance(one, Source))
+        found.append(SparkView(view.name, query, view.columns, names, of, topics))
     return tables, found
