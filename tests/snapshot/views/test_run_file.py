@@ -66,6 +66,12 @@ def size(one: Run) -> int:
     return sum(map(len, run_file._parts(one, compressed=False)))
 
 
+def text_buffers(one: Run) -> list[int]:
+    """The sizes of the pieces of memory in which a run's text lies."""
+    [text, _] = one.rows.to_arrow(compat_level=pl.CompatLevel.newest()).columns
+    return [buffer.size for buffer in text.combine_chunks().buffers()[2:]]
+
+
 def test_a_run_keeps_no_text_of_rows_that_are_gone(tmp_path: Path) -> None:
     """Each step changes a tenth of the groups, and each tenth step the run is mapped from its file."""
     groups, counts = 4000, [0] * 4000
@@ -78,6 +84,7 @@ def test_a_run_keeps_no_text_of_rows_that_are_gone(tmp_path: Path) -> None:
         whole = merged(whole, texts(some, [one + 1 for one in old]))
         for number in some:
             counts[number] += 1
+        assert sum(text_buffers(whole)) <= 2 * whole.rows["c0"].estimated_size() + zset.FREE_BYTES
         if step % 10 == 9:
             write_run(tmp_path / str(step), whole)
             whole = map_run(tmp_path / str(step))
@@ -94,11 +101,11 @@ def test_a_part_of_a_run_has_its_own_text_in_its_file() -> None:
 def test_text_in_many_pieces_is_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zset, "MOST_BUFFERS", 8)
     whole = texts([0], [0])
-    for number in range(1, 40):
-        whole = merged(whole, texts([number], [number]))
-    assert sorted(whole.rows["c1"].to_list()) == [*range(40)]
-    [text, _] = whole.rows.to_arrow(compat_level=pl.CompatLevel.newest()).columns
-    assert len(text.combine_chunks().buffers()) <= 2 + 8
+    for first in range(1, 4000, 100):
+        some = range(first, first + 100)
+        whole = merged(whole, texts(some, some))
+        assert len(text_buffers(whole)) <= 8
+    assert sorted(whole.rows["c1"].to_list()) == [*range(4001)]
 
 
 @given(st.lists(st.none() | st.text() | st.text(min_size=13), max_size=20))
