@@ -73,7 +73,7 @@ def text_buffers(one: Run) -> list[int]:
 
 
 def test_a_run_keeps_no_text_of_rows_that_are_gone(tmp_path: Path) -> None:
-    """Each step changes a tenth of the groups, and each tenth step the run is mapped from its file."""
+    """Each step changes a tenth of the groups, and each thirtieth step the run is mapped from its file."""
     groups, counts = 4000, [0] * 4000
     whole = texts(range(groups), counts)
     fresh = size(whole)
@@ -85,7 +85,7 @@ def test_a_run_keeps_no_text_of_rows_that_are_gone(tmp_path: Path) -> None:
         for number in some:
             counts[number] += 1
         assert sum(text_buffers(whole)) <= 2 * whole.rows["c0"].estimated_size() + zset.FREE_BYTES
-        if step % 10 == 9:
+        if step % 30 == 29:
             write_run(tmp_path / str(step), whole)
             whole = map_run(tmp_path / str(step))
     assert whole.rows.sort("c0")["c1"].to_list() == counts
