@@ -127,7 +127,7 @@ def _shares_much(column: pl.Series) -> bool:
 
 
 def _copied(column: pl.Series) -> pl.Series:
-    # polars writes the text of a result anew, where more than one text is put together.
+    # polars copies text when it puts several together.
     return pl.select(pl.concat_str([pl.lit(column), pl.lit("")]).alias(column.name)).to_series()
 
 

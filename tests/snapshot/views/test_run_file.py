@@ -101,7 +101,7 @@ def test_text_in_many_pieces_is_put_together(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.lists(st.none() | st.text() | st.text(min_size=13), max_size=20))
-def test_text_that_is_written_anew_is_the_same(found: list[str | None]) -> None:
+def test_text_that_is_copied_is_the_same(found: list[str | None]) -> None:
     column = pl.Series("c0", found, dtype=pl.String)
     again = zset._copied(column)
     assert (again.name, again.dtype, again.to_list()) == (column.name, column.dtype, found)
