@@ -11,6 +11,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.view_worker import memory
+from strandline.cluster.view_worker.prompt_consumer import PromptConsumer
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
 
@@ -33,7 +34,7 @@ class Surroundings:
 
 
 REAL: Final = Surroundings(
-    Consumer,
+    PromptConsumer,
     Producer,
     StoreThread,
     lambda: ThreadPoolExecutor(1, "merge"),
