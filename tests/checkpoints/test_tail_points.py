@@ -20,6 +20,7 @@ from strandline.node.raft.outcome import Applied, NotLeader, Outcome
 from strandline.node.restore.stored_point import StoredPoint, read_point
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.tail_point import (
+    GroupEntry,
     TailPoint,
     TailPointDamaged,
     TailPointTooNew,
@@ -196,6 +197,40 @@ def test_a_node_that_does_not_answer_leaves_no_point_and_no_hold(
     client.on = False
     pass_time(brokers, 2)
     assert {one.partition: one.end_offset for one in stored(brokers).partitions} == dict(client.acked)
+
+
+def test_a_hold_that_ended_before_the_last_group_was_asked_leaves_no_point(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided since may be in some groups of the point and not in others."""
+    client = BatchClient(brokers, created(brokers, 3))
+    pass_time(brokers, 2)
+    driver, late = brokers.brokers[brokers.leader()], brokers.brokers[brokers.follower()]
+    call = driver.calls.call
+
+    async def ended(node: int, name: str, payload: Any, timeout: float) -> Any:  # noqa: ASYNC109
+        if name == CUT and payload[1] == len(PHASES) - 1:
+            late.decisions.end(late.decisions._token)
+        return await call(node, name, payload, timeout)
+
+    monkeypatch.setattr(driver.calls, "call", ended)
+    pass_time(brokers, 1)
+    before = points(brokers)
+    pass_time(brokers, 2)
+    assert points(brokers) == before
+    monkeypatch.setattr(driver.calls, "call", call)
+    client.on = False
+    pass_time(brokers, 2)
+    assert points(brokers) != before
+
+
+def test_of_two_leaders_of_a_group_the_later_one_counts() -> None:
+    earlier, later = GroupEntry(5, 12, 3, 1), GroupEntry(5, 11, 4, 2)
+    for entries in ((earlier, later), (later, earlier)):
+        chosen: dict[int, GroupEntry] = {}
+        for entry in entries:
+            tail_points._choose(chosen, entry)
+        assert chosen == {5: later}
 
 
 def test_a_clock_that_goes_back_puts_no_point_before_the_last(
