@@ -71,12 +71,19 @@ def wait_healthy(nodes: Sequence[LocalNode], timeout: float, progress: Callable[
             time.sleep(_POLL_SECONDS)
 
 
+REPLACE: Final = "strandline node replace"
+"""Of a reason: the command that lets the folder in."""
+
+
 def _lost_folders(details: Mapping[int, Mapping[str, str]], nodes: int) -> CommandFailed | None:
     """Problems that only an operator can solve: a refused folder, or new folders of all nodes."""
     for node, problems in details.items():
-        if "folder_refused" in problems:
+        # A node that joins is refused by its seeds, before it knows of the others' state.
+        unknown = problems.get("folder_new", "")
+        refused = problems.get("folder_refused") or (unknown if REPLACE in unknown else None)
+        if refused is not None:
             return FolderRefused(
-                f"node {node} cannot take part: {problems['folder_refused']}",
+                f"node {node} cannot take part: {refused}",
                 f"node {node} goes on running, so that the command can let it in",
             )
     found = list(details.values())

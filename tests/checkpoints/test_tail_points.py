@@ -13,7 +13,7 @@ from strandline.node.checkpoints import tail_points
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.recorders import CheckpointRecorders
 from strandline.node.checkpoints.tail_publishing import CUT, DUE
-from strandline.node.checkpoints.tail_sections import PHASES, TailSections
+from strandline.node.checkpoints.tail_sections import PHASES, TailSections, _Seen
 from strandline.node.config.node_config import NodeConfig, PublishSection
 from strandline.node.coordinator.decision_hold import HOLD
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
@@ -284,6 +284,20 @@ def test_a_node_says_of_no_group_that_it_leads_it_unless_that_is_sure(brokers: B
     )
     assert brokers.run(READER, sections.led(PHASES[1])) == {1: 4, 3: 4}
     assert brokers.run(READER, sections.led(PHASES[0])) == {}
+
+
+def test_a_leadership_that_is_another_by_now_names_no_entry(brokers: Brokers) -> None:
+    """In between another node may have led, and what was asked of this one before does not hold."""
+    group = Group(1, sure=True)
+    context: Any = SimpleNamespace(host=SimpleNamespace(groups={1: group}))
+    loop = brokers.world.nodes[READER].loop
+    sections = TailSections(cast(CheckpointContext, context), cast(CheckpointRecorders, {}), loop=loop)
+    sections._seen[1] = _Seen((1,), 7)
+    assert sections.entries({1: 4}) == [(1, 7, 4)]
+    group.term = 6
+    assert sections.entries({1: 4}) == []
+    group.is_leader = False
+    assert sections.entries({1: 6}) == []
 
 
 def test_the_kinds_of_all_groups_have_a_phase_and_groups_come_before_partitions() -> None:

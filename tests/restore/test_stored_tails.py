@@ -123,6 +123,23 @@ def test_where_a_tail_is_missing_the_documents_are_restored_and_that_is_told(
     assert "group" in problem
 
 
+@pytest.mark.parametrize("spoil", [gone, damaged])
+def test_no_entry_is_applied_behind_one_that_is_missing(
+    spoil: Callable[[str, Tails], None], tails: Tails
+) -> None:
+    """The state would be that of no moment."""
+    term = tails.stored.read().documents[GROUP].term
+    tails.put(2_000, [tails._section(tails.index + 1, 1, term)])
+    groups = [one._replace(log_index=one.log_index + 2 * (one.group == GROUP)) for one in tails.point.groups]
+    point = replace(tails.point, taken_ms=TAKEN_MS + 2_500, groups=tuple(groups))
+    tails.stored.objects[point.name] = point.encode()
+    assert (tails.read().tail_point, tails.end) == (point, 4)
+    spoil(tails.entries, tails)
+    found = tails.read()
+    assert (found.tail_point, tails.end) == (None, 1)
+    assert f"lead to entry {tails.index - 1}, and the point names {tails.index + 2}" in found.unusable[0]
+
+
 def test_a_damaged_point_is_passed_over_as_well(tails: Tails) -> None:
     damaged(tails.point.name, tails)
     assert tails.end == 1
