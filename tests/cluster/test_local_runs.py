@@ -257,6 +257,42 @@ def test_a_process_that_begins_deletes_what_others_left_before_it_writes(tmp_pat
         cluster.close()
 
 
+@pytest.mark.parametrize("torn", ["", "x", "2 "])
+def test_a_count_of_processes_that_is_torn_has_all_files_read(
+    tmp_path: Path, reads: list[Path], torn: str
+) -> None:
+    kept(tmp_path)
+    (tmp_path / "begun").write_text(torn)
+    assert numbers(LocalRuns(tmp_path).find(NAME)) == [1, 2, 3]
+    assert len(reads) == 1
+
+
+def test_there_is_one_file_for_each_run_of_the_two_newest_states_and_none_besides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(version_task, "FIRST_STATE_SECONDS", 3600.0)
+    monkeypatch.setattr(steps_of_records, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(spine, "INLINE_ROWS", 1)  # so that merges are kept as files too
+    cluster = PlayedCluster(tmp_path / "store", {1: PROGRAM}, live=1)
+    begun = cluster.files / "1/begun"
+    try:
+        for process in range(2):
+            task = cluster.process(1)
+            task.sinks.follow(all_sinks=True)
+            assert begun.read_text() == "1"
+            for number in range(6):
+                for part in range(3):
+                    cluster.sell((0, f"shop {process} {number} {part}", 1), (1, "a", 1))
+                    task.go_on()
+                task.store_state()
+                assert not begun.exists(), "this process reads what it mapped"
+                stored = {name.split("/", 3)[3] for name in cluster.objects(1) if name.endswith(".run")}
+                files = {path.relative_to(begun.parent).as_posix() for path in begun.parent.rglob("*.run")}
+                assert files == stored
+    finally:
+        cluster.close()
+
+
 def _dies(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """A process takes ten shops' sales, stores them, takes ten more, and dies while it stores these."""
     first = len(cluster.logs["sales", 0])
