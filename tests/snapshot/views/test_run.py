@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strandline.snapshot.views import hashing, spine
 from strandline.snapshot.views.errors import ViewInvariant
 from strandline.snapshot.views.run import ALL_HASHES, HASHES, HashRange, Layout, Run, merged, run_of
-from strandline.snapshot.views.spine import Spine, contents
+from strandline.snapshot.views.spine import Merge, Spine, contents
 from strandline.snapshot.views.zset import ZSet, chosen, frame, gathered
 from tests.snapshot.views.collisions import four_bit_hashes
 from tests.snapshot.views.deltas import CUTS, FACTS, FEW, Change, counted, histories, of, rows_there, steps
@@ -160,6 +160,19 @@ def test_a_large_merge_is_due_and_installed_only_over_the_same_runs(monkeypatch:
     # The runs are gone: what was merged of them must not come back.
     assert replaced.replaced(merge, made) is replaced
     assert [len(one) for one in later.runs] == [20, 20, 5], "a reader of the spine keeps what it had"
+
+
+def test_a_large_merge_of_which_nothing_is_left_gives_no_run_and_no_file() -> None:
+    there = run(BY_NUMBER, [((number, None, None), 1) for number in range(50)])
+    gone = run(BY_NUMBER, [((number, None, None), -1) for number in range(50)])
+    kept: list[Run] = []
+
+    def keep(one: Run) -> Run:
+        kept.append(one)
+        return one
+
+    assert Merge((there,), (gone,)).made(keep) == ()
+    assert kept == []
 
 
 def test_a_large_merge_gives_runs_of_some_size_that_are_one_level(monkeypatch: pytest.MonkeyPatch) -> None:
