@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -211,3 +212,16 @@ def test_objects_of_attempts_that_ended_are_found() -> None:
         is_left(f"views/{name}/f/0000000001.run", known, 20)
         for name in ("7/11", "7/12", "7/9", "7/21", "5/6", "21/21", "x/5", "7/x")
     ] == [False, False, True, False, True, False, False, False]
+
+
+def test_pages_of_a_mapped_file_are_not_what_a_process_takes(tmp_path: Path) -> None:
+    size = 64 << 20
+    file = tmp_path / "file"
+    file.write_bytes(bytes(size))
+    before = memory.own_memory()
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert sum(mapped[at] for at in range(0, size, mmap.PAGESIZE)) == 0
+        assert memory.own_memory() - before < size // 2
+    own = bytearray(b"x") * size
+    assert memory.own_memory() - before > size // 2
+    assert len(own) == size
