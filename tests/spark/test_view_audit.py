@@ -112,7 +112,7 @@ def audited(spark: SparkSession, cluster: RealCluster) -> AuditResult:
     return views_equal_their_sql(spark, ClusterStorage(open_storage(described.storage), described.cluster))
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(480)
 def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     spark: SparkSession,
     cluster: RealCluster,

@@ -139,13 +139,22 @@ async def _beats_never(self: Registration) -> None:
     """No heartbeats."""
 
 
+def _leads_when_elected(self: Partition) -> bool:
+    """A term counts from the election on."""
+    return self.group.is_leader
+
+
+def _as_elected(self: Partition, leads: bool) -> None:
+    """What the replica notes itself does not count."""
+
+
 _ALL = (
     *WRITE_PATH,
     Sabotage(
         "fetch-before-barrier",
         "a new leader is named, and serves reads, before it has applied all",
         lambda: (
-            patch.object(Partition, "leads", property(lambda self: self.group.is_leader)),
+            patch.object(Partition, "leads", property(_leads_when_elected, _as_elected), create=True),
             patch.object(Partition, "confirm", _confirms_unproven),
             patch.object(RaftGroup, "ready_leader", property(_names_whom_it_hears)),
         ),

@@ -61,6 +61,7 @@ def _opens_at_once(self: Partition, group: RaftGroup) -> None:
         if self._closed:
             return
         if leading:
+            self.leads = True
             self.fence.open(EpochWindow.recovered(term, self.machine.max_applied_epoch))
         else:
             self._stop("this node does not lead the partition any more")
