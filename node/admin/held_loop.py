@@ -74,10 +74,11 @@ class HeldLoop:
     def _watch(self) -> None:
         while not self._stopped:
             due, now = self._due, self._clock()
+            # What ended a look must not end the next sleep, and all those behind it.
+            self._woken.clear()
             if due is None or now < due + LATE:
                 self._woken.wait(LATE if due is None else due + LATE - now)
                 continue
-            self._woken.clear()
             self._looks = True
             seen: Counter[str] = Counter()
             while self._due == due and not self._stopped:

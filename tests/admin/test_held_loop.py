@@ -55,6 +55,27 @@ def test_where_no_part_of_the_node_runs_the_system_is_named() -> None:
     assert set(asyncio.run(main()).held.seconds) == {SYSTEM}
 
 
+def test_the_watch_sleeps_once_what_held_the_loop_up_is_over() -> None:
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return time.perf_counter()
+
+    async def main() -> int:
+        lag = LoopLag(asyncio.get_running_loop(), clock)
+        lag.start()
+        time.sleep(0.3)  # noqa: ASYNC251
+        await asyncio.sleep(0.15)
+        before = looks
+        await asyncio.sleep(1.0)
+        lag.stop()
+        return looks - before
+
+    assert asyncio.run(main()) < 500, "a watch that does not sleep takes a processor for itself"
+
+
 def test_time_is_shared_out_as_it_was_seen_and_the_number_of_parts_is_bounded() -> None:
     held = HeldLoop(time.perf_counter)
     held.note(Counter({"a": 3, "b": 1}), 0.4)
