@@ -30,7 +30,7 @@ KEPT_POINTS: Final = 3
 """So many tail points stay, the newest."""
 DELETED_AT_ONCE: Final = 12
 """A deletion for so many of those that do not stay."""
-STORED_SECONDS: Final = 30.0
+STORED_SECONDS: Final = 10.0
 """Time limit for the upload of the tails. After it there is no point: what the states name may go soon."""
 
 
