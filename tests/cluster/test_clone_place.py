@@ -31,7 +31,8 @@ def test_the_place_of_the_source_is_refused(source: str) -> None:
 def test_the_name_of_the_source_is_refused_before_anything_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def found(store: object, number: int | None) -> object:
+    async def found(store: object, number: int | None, *, leased: bool) -> object:
+        assert leased
         return SimpleNamespace(owner=Owner("green", "first"))
 
     monkeypatch.setattr(local_restore, "_with_store", lambda storage, options, run: asyncio.run(run(None)))

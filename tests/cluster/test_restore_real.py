@@ -398,6 +398,8 @@ def test_what_cannot_be_cloned_is_refused_before_anything_is_copied(
     assert "--as needs the storage to clone" in clone("--as", "trial")
     assert "s3://bucket has no prefix" in clone("--storage", "s3://bucket", "--as", "trial")
     (tmp_path / "empty").mkdir()
-    assert "the store's folder is missing" in clone("--storage", str(tmp_path / "empty"), "--as", "trial")
+    assert "empty is empty: there is nothing to restore" in clone(
+        "--storage", str(tmp_path / "empty"), "--as", "trial"
+    )
     assert not (tmp_path / "trial").exists()
     assert not (tmp_path / "new").exists()
