@@ -114,22 +114,12 @@ def _restart(local: LocalCluster, node: int, timeout: float, say: Callable[[str]
     try:
         local.stop(node)
     except CommandFailed as failed:
-        _start(local, node, drained, began, timeout, say)
+        local.start(node, timeout=0)
+        _wait_back(local, node, timeout, say)
         raise CommandFailed(
             f"{failed.cause}; it is back, and the other nodes were left alone",
             f"{failed.cure}, then repeat the command, which goes on from here",
         ) from None
-    return _start(local, node, drained, began, timeout, say)
-
-
-def _start(
-    local: LocalCluster,
-    node: int,
-    drained: Drained | None,
-    began: float,
-    timeout: float,
-    say: Callable[[str], Any],
-) -> Restarted:
     local.start(node, timeout=0)
     return _back(local, node, drained, began, timeout, say)
 

@@ -16,12 +16,13 @@ from typing import Any, Final
 
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.restore_points import NoRestorePoint, RestorePoints
+from strandline.node.checkpoints.tail_pruning import stored_points
 from strandline.node.checkpoints.tail_publishing import CUT, DUE, LOOKS, STEP_SECONDS, STORED
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.coordinator.decision_hold import SHORT_HOLD_SECONDS
-from strandline.node.objectstore.store import MAX_LIST, StoreError
+from strandline.node.objectstore.store import StoreError
 from strandline.node.rpc import CallFailed
-from strandline.snapshot.tail_point import GroupEntry, TailPoint, parse_tail_point_name, tail_points_prefix
+from strandline.snapshot.tail_point import GroupEntry, TailPoint
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
@@ -52,8 +53,6 @@ class TailPoints(PeriodicPart):
         """Of the last point that this node chose."""
         self._missed = True
         """Whether the newest point may lack something that was published."""
-        self.taken_at: float | None = None
-        """The loop's time when a point was last put here, or was found to lack nothing."""
 
     def start(self) -> None:
         """See PeriodicPart; nothing where no tails are wanted."""
@@ -62,13 +61,12 @@ class TailPoints(PeriodicPart):
 
     async def _look(self) -> None:
         if self._context.controller.leader != self._context.config.node.id:
-            self._names, self._missed, self.taken_at = None, True, None
+            self._names, self._missed = None, True
             return
         machine = self._context.controller.machine
         nodes = [node for node, known in machine.nodes.items() if not known.fenced]
         try:
             if not self._missed and not any(await self._each(nodes, DUE, [])):
-                self.taken_at = self._loop.time()
                 return
             self._missed = True
             point = await self._take()
@@ -77,7 +75,6 @@ class TailPoints(PeriodicPart):
             log.debug("no tail point: %s", error)
             return
         self._missed = False
-        self.taken_at = self._loop.time()
 
     async def _take(self) -> TailPoint:
         """Choose the entries, and have all tails that lead to them stored.
@@ -124,10 +121,9 @@ class TailPoints(PeriodicPart):
         return machine.applied_index, machine.cluster_epoch
 
     async def _put(self, point: TailPoint) -> None:
-        store, prefix = self._context.store, tail_points_prefix(point.cluster)
+        store = self._context.store
         if self._names is None:
-            listed = await store.list(prefix, "", MAX_LIST)
-            self._names = [name for name in listed if parse_tail_point_name(name) is not None]
+            self._names = await stored_points(self._context)
         await store.put(point.name, [point.encode()])
         if point.name not in self._names:
             self._names.append(point.name)

@@ -83,6 +83,12 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
         log.info("old tails are kept for now: %s", error)
 
 
+async def stored_points(context: CheckpointContext) -> list[str]:
+    """Names of the cluster's tail points, oldest first; raises StoreError."""
+    names = await context.store.list(tail_points_prefix(context.config.cluster.id), "", MAX_LIST)
+    return [name for name in names if parse_tail_point_name(name) is not None]
+
+
 def _leaders(context: CheckpointContext) -> frozenset[int] | None:
     """The nodes that lead a partition; None if one has no leader."""
     found = set()
@@ -100,13 +106,11 @@ async def _floors(context: CheckpointContext, now_ms: int) -> dict[int, int] | N
 
     There is none where that point is of another life, or old. None where that cannot be known now.
     """
-    store = context.store
     try:
-        names = await store.list(tail_points_prefix(context.config.cluster.id), "", MAX_LIST)
-        points = [name for name in names if parse_tail_point_name(name) is not None]
+        points = await stored_points(context)
         if not points:
             return {}
-        point = decode_tail_point(bytes(await store.get(points[-1])))
+        point = decode_tail_point(bytes(await context.store.get(points[-1])))
     except (StoreError, ObjectNotFound, TailPointDamaged, TailPointTooNew) as error:
         log.warning("old tails are kept for now: the newest tail point cannot be read: %s", error)
         return None

@@ -143,12 +143,10 @@ async def _read(
     tail_point = await read_tail_point(store, owner, candidate) if candidate.is_tail_point else None
     if tail_point is None:
         point = await read_documents_point(store, owner, candidate.number)
-        _check_incarnation(owner, point, attempts)
-        documents = await _documents(store, point)
     else:
         point = _as_restore_point(tail_point)
-        _check_incarnation(owner, point, attempts)
-        documents = await tail_documents(store, tail_point)
+    _check_incarnation(owner, point, attempts)
+    documents = await (_documents(store, point) if tail_point is None else tail_documents(store, tail_point))
     state = _controller(documents, point)
     found = StoredPoint(owner, point, attempts, state, documents, tail_point=tail_point)
     found.last_sign_ms = await newest_tail_ms(store, point.cluster)
