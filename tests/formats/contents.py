@@ -80,10 +80,10 @@ def write_bulk(bootstrap: str) -> None:
     _produce(bootstrap, BULK, bulk(), {"batch.num.messages": 1})
 
 
-def commit(bootstrap: str) -> None:
+def commit(bootstrap: str, commits: int = COMMITS) -> None:
     """Commit the group's offset, many times. Raises KafkaException."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP})
-    for number in range(COMMITS):
+    for number in range(commits):
         consumer.commit(offsets=[TopicPartition(PLAIN, 0, number % 5)], asynchronous=True)
         if number % 100 == 0:
             consumer.poll(0)
