@@ -1,4 +1,4 @@
-"""Tail points that earlier builds put, and their tails, are read by this one: all that they had is restored."""
+"""Tail points and tails of earlier builds are read by this one: all that they had is restored."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.formats import contents
 
 KEPT: Final = Path(__file__).parent / "kept_buckets"
 ENDS: Final = {contents.PLAIN: 50, contents.TABLE: 22, contents.MOVES: 19, contents.BULK: 0}
-"""The end of each topic's partition; of `MOVES` with the markers of two transactions in each part, and with the
-records of one that is open."""
+"""The end of each topic's partition; of `MOVES` with the markers of two transactions in each part, and
+with the records of one that is open."""
 
 
 @pytest.fixture(scope="module", params=sorted(KEPT.glob("*.tar.xz")), ids=lambda path: path.name)
