@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 6
+FEATURE_LEVEL = 7
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)

@@ -26,6 +26,7 @@ from strandline.statemachine.controller.controller_state import (
     Topic,
     metric_name,
 )
+from strandline.statemachine.controller.feature_levels import TARGETS
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import MIN_INSYNC_REPLICAS
 from strandline.statemachine.controller.view_state import HIDDEN_PREFIX, is_hidden, owner_of, reserved
@@ -78,7 +79,7 @@ def plan(state: ControllerState, index: int, command: TopicCommand) -> Topic | R
         configs = topic_config.TABLE.from_pairs(command.configs)
     if isinstance(configs, Refused):
         return configs
-    if refused := _unreachable(configs, topic.replication_factor):
+    if refused := _unreachable(configs, _replication_factor(state, topic)):
         return refused
     return topic if configs == topic.configs else topic._replace(configs=configs, version=index)
 
@@ -234,7 +235,7 @@ def _growth(state: ControllerState, index: int, topic: Topic, command: CreatePar
         return Refused(KafkaError.INVALID_PARTITIONS, reason)
     more = command.count - present
     if command.assignments is None:
-        placement = _chosen(state, more, topic.replication_factor, topic.partitions)
+        placement = _chosen(state, more, _replication_factor(state, topic), topic.partitions)
     elif len(command.assignments) != more:
         reason = (
             f"Attempted to add {more} additional partition(s), but only {len(command.assignments)} "
@@ -242,11 +243,20 @@ def _growth(state: ControllerState, index: int, topic: Topic, command: CreatePar
         )
         return Refused(KafkaError.INVALID_REPLICA_ASSIGNMENT, reason)
     else:
-        placement = _given(state, command.assignments, topic.replication_factor, present)
+        placement = _given(state, command.assignments, _replication_factor(state, topic), present)
     if isinstance(placement, Refused):
         return placement
     partitions = topic.partitions + _partitions(state, placement)
     return topic._replace(partitions=partitions, version=index)
+
+
+def _replication_factor(state: ControllerState, topic: Topic) -> int:
+    """Replicas that a partition of the topic is to have: those of the first one, where its move ends.
+
+    Amid a move the replicas that leave are still among a partition's, and count for nothing here.
+    """
+    move = state.moves.get(topic.partitions[0].group) if state.feature_level >= TARGETS else None
+    return topic.replication_factor if move is None else len(move.target)
 
 
 def _chosen(

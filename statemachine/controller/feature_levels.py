@@ -37,6 +37,8 @@ GROWTH: Final = 5
 """Nodes that are added, and voters of the controller's group that the controller chooses."""
 BALANCING: Final = 6
 """Replicas that move by themselves until the nodes are even."""
+TARGETS: Final = 7
+"""A topic whose first partition moves has the replication factor of that move's target."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
@@ -44,6 +46,7 @@ BRINGS: Final = {
     ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
     GROWTH: "nodes that join by `cluster.seeds`",
     BALANCING: "`cluster balance`",
+    TARGETS: "partitions that are added amid a move get as many replicas as its target has",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 

@@ -8,7 +8,11 @@ import pytest
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import (
     ANY_MOVE,
+    AlterTopicConfigs,
+    ConfigChange,
+    ConfigOperation,
     ControllerOpcode,
+    CreatePartitions,
     DeleteTopic,
     FenceNode,
     MoveReplicas,
@@ -19,6 +23,7 @@ from strandline.statemachine.controller.controller_commands import (
     decode,
 )
 from strandline.statemachine.controller.controller_state import Move
+from strandline.statemachine.controller.feature_levels import TARGETS
 from strandline.statemachine.kafka_errors import KafkaError
 from tests.statemachine.controller_harness import Log, topic_id
 
@@ -51,6 +56,34 @@ def hosts(log: Log, group: int = 1) -> list[int]:
         for node in range(1, 6)
         if any(place.group == group for place in log.machine.group_changes(node, ()).create)
     ]
+
+
+def test_partitions_that_are_added_amid_a_move_have_as_many_replicas_as_its_target() -> None:
+    for level, wanted in ((TARGETS, 3), (TARGETS - 1, 4)):
+        log = Log(nodes=5, level=level)
+        log.do(log.creation(1, assignments=[[1, 2, 3]]))
+        log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+        log.do(CreatePartitions(ID, 2, None))
+        assert len(replicas(log)) == 4
+        assert len(replicas(log, 1)) == wanted
+
+
+def test_partitions_with_assignments_are_added_amid_a_move() -> None:
+    log = Log(nodes=5, level=TARGETS)
+    log.do(log.creation(1, assignments=[[1, 2, 3]]))
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    with_four = CreatePartitions(ID, 2, [[1, 2, 3, 5]])
+    assert log.refused(with_four)[0] is KafkaError.INVALID_REPLICA_ASSIGNMENT
+    log.do(CreatePartitions(ID, 2, [[1, 2, 5]]))
+    assert replicas(log, 1) == (1, 2, 5)
+
+
+def test_no_minimum_is_set_amid_a_move_that_its_target_cannot_reach() -> None:
+    log = Log(nodes=5, level=TARGETS)
+    log.do(log.creation(1, assignments=[[1, 2, 3]]))
+    log.do(MoveReplicas(ID, 0, [4, 2, 3]))
+    four = ConfigChange(ConfigOperation.SET, "min.insync.replicas", "4")
+    assert log.refused(AlterTopicConfigs(ID, [four]))[0] is KafkaError.INVALID_CONFIG
 
 
 def test_a_move_hosts_old_and_new_replicas_until_it_is_reported() -> None:
