@@ -59,11 +59,12 @@ class LeadershipsApi:
         source, slices = self._source, Slices()
         leads, needed = 0, 0
         behind: dict[int, list[int]] = {}
-        for group in source.host.by_rank():
+        for group in [*source.host.groups.values()]:
+            voters = group.voters
             # The other one of two voters is no majority without this node.
-            needed += source.node_id in group.voters and len(group.voters) <= 2
+            needed += len(voters) <= 2 and source.node_id in voters
             if group.is_leader:
-                leads += len(group.voters) > 1
+                leads += len(voters) > 1
                 for peer in group.behind():
                     behind.setdefault(peer, []).append(group.id)
             await slices.breathe()

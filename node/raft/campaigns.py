@@ -2,8 +2,9 @@
 
 When a node dies, or a whole cluster comes back, thousands of groups are without a leader at once. If all
 their elections began together they would take so long that the first leaders are not heard in time, and the
-elections would start over. So a partition's group stands for election only if a place is free. The groups of
-the controller and the coordinators may always stand, because other groups wait for them.
+elections would start over. So a partition's group stands for election only if a place is free. The others
+wait in line: if each asked again and again, thousands of them would keep the node from the elections that go
+on. The groups of the controller and the coordinators may always stand, because other groups wait for them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Campaigns:
         """A place is free again once its election has ended, or after `hold_seconds`: it may never end."""
         self._hold_seconds = hold_seconds
         self._since: dict[int, float] = {}
+        self._line: dict[int, float] = {}
+        """Groups that wait for a place, each with its election deadline when it last asked."""
         self.counts: Counter[tuple[Rank, Cause]] = Counter()
         """Elections in which a group of this node stood, each term once."""
 
@@ -48,15 +51,44 @@ class Campaigns:
         if rank is not Rank.PARTITION:
             return True
         since = self._since
-        if group not in since and len(since) >= (AT_ONCE_LATE if late else AT_ONCE):
-            oldest, began = next(iter(since.items()))
-            if now - began < self._hold_seconds:
+        if group not in since:
+            if not self._is_free(now, late):
                 return False
-            del since[oldest]
+            if len(since) >= _limit(late):
+                del since[next(iter(since))]
+        self._line.pop(group, None)
         since.pop(group, None)
         since[group] = now
         return True
 
+    def _is_free(self, now: float, late: bool) -> bool:
+        """Whether there is a place, or the oldest election holds its place for too long."""
+        since = self._since
+        return len(since) < _limit(late) or now - next(iter(since.values())) >= self._hold_seconds
+
+    def wait(self, group: int, deadline: float) -> None:
+        """Put a group that was not admitted in line, or keep its place there; `deadline` is its new one."""
+        self._line[group] = deadline
+
+    @property
+    def line(self) -> int:
+        """Number of groups in line; some may have heard a leader since."""
+        return len(self._line)
+
+    def next_in_line(self, now: float, *, late: bool) -> tuple[int, float] | None:
+        """Take the first group out of the line, with the deadline that it waited with; None without a place.
+
+        The group has to ask again, if its deadline is still the same: it has heard no leader since then.
+        """
+        if not self._line or not self._is_free(now, late):
+            return None
+        group = next(iter(self._line))
+        return group, self._line.pop(group)
+
     def ended(self, group: int) -> None:
         """A group has a leader, or is gone."""
         self._since.pop(group, None)
+
+
+def _limit(late: bool) -> int:
+    return AT_ONCE_LATE if late else AT_ONCE

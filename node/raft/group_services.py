@@ -195,6 +195,17 @@ class GroupServices:
     def campaign_ended(self, group: RaftGroup) -> None:
         """A group's election is over, or never began."""
         self.campaigns.ended(group.id)
+        if self.campaigns.line:
+            self.schedule()
+
+    def admit_waiting(self) -> None:
+        """Let groups that wait in line stand for election, as far as there are places."""
+        now = self.now()
+        while (waiting := self.campaigns.next_in_line(now, late=self.ticker.late(now))) is not None:
+            group_id, deadline = waiting
+            group = self.groups.get(group_id)
+            if group is not None:
+                self.guard(group, group.timeouts.place_is_free, deadline)
 
     def disk_stalled(self) -> bool:
         """As of the last tick the disk had not finished a write for two election timeouts: do not lead."""
@@ -261,6 +272,8 @@ class GroupServices:
             self.guard(group, group.work)
         if not self._dirty:
             self.records.unwritten_bytes = 0
+        if self.campaigns.line:
+            self.admit_waiting()
         self.heartbeats.tell_changes()
         self.records.settle()
         self.outbox.flush()

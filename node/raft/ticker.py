@@ -33,6 +33,7 @@ class TickerHost(Protocol):
     retention: LogRetention
     stopped: bool
 
+    def admit_waiting(self) -> None: ...
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None: ...
 
 
@@ -96,6 +97,7 @@ class Ticker:
             self.wake_led()
         self.stalled = stalled
         self._host.heartbeats.tick(now)
+        self._host.admit_waiting()
         for group in list(self._first.values()):
             if group.id in self.active:
                 self._host.guard(group, group.tick, now)
@@ -114,10 +116,12 @@ class Ticker:
 
     def _tick_some(self) -> None:
         """Look at the timers of some active groups, and at the others' in the next turns."""
-        now = self._host.clock.now()
+        clock = self._host.clock
+        now, due = clock.now(), clock.attentive() + 2 * self._host.config.tick_seconds
         for _ in range(min(TURN_GROUPS, len(self._to_tick))):
             group = self._to_tick.popleft()
-            if group.id in self.active:
+            # Most of those without a leader wait for a moment beyond the next tick.
+            if group.id in self.active and group.is_due(due):
                 self._host.guard(group, group.tick, now)
         if self._to_tick and not self._host.stopped:
             self._host.loop.call_soon(self._tick_some)

@@ -77,6 +77,58 @@ def test_partitions_stand_a_few_at_a_time_and_what_others_wait_for_at_once() -> 
     assert campaigns.admit(1002, Rank.PARTITION, 1.1, late=False)
 
 
+def test_groups_without_a_place_wait_in_line_in_the_order_in_which_they_asked() -> None:
+    campaigns = Campaigns(0.1)
+    for group in range(AT_ONCE):
+        assert campaigns.admit(group, Rank.PARTITION, 1.0, late=False)
+    for group in (1000, 1001, 1002):
+        assert not campaigns.admit(group, Rank.PARTITION, 1.0, late=False)
+        campaigns.wait(group, 2.0)
+    campaigns.wait(1000, 3.0)
+    assert campaigns.next_in_line(1.0, late=False) is None, "no place is free"
+    campaigns.ended(7)
+    assert campaigns.next_in_line(1.0, late=True) is None, "far more than may stand then"
+    assert campaigns.next_in_line(1.0, late=False) == (1000, 3.0), "who asks again keeps its place in line"
+    assert campaigns.admit(1000, Rank.PARTITION, 1.0, late=False)
+    assert campaigns.next_in_line(1.05, late=False) is None
+    assert campaigns.next_in_line(1.1, late=False) == (1001, 2.0), "an election that does not end"
+    assert campaigns.admit(1001, Rank.PARTITION, 1.1, late=False)
+    assert campaigns.admit(1002, Rank.PARTITION, 1.1, late=False)
+    assert not campaigns.line, "a group that stands waits no more"
+
+
+class CountsQuestions(RaftHost):
+    """Counts how often its groups ask whether they may stand, and how many stand at once."""
+
+    asked = most = 0
+
+    def admit_campaign(self, group: RaftGroup) -> bool:
+        self.asked += 1
+        admitted = super().admit_campaign(group)
+        self.most = max(self.most, len(self.campaigns._since))
+        return admitted
+
+
+def test_the_groups_of_a_node_that_died_stand_one_after_the_other() -> None:
+    with SmallCluster(groups=tuple(range(3, 1203, 3)), host_class=CountsQuestions) as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        dead = cluster.leader(3)
+        led = sum(group.is_leader for group in cluster.hosts[dead].groups.values())
+        assert led == 400
+        left = [host for node, host in cluster.hosts.items() if node != dead]
+        for host in left:
+            assert isinstance(host, CountsQuestions)
+            host.asked = host.most = 0
+        cluster.stop(dead)
+        assert cluster.world.run_until(cluster.all_led, timeout=0.6)
+        for host in left:
+            assert isinstance(host, CountsQuestions)
+            assert host.most == AT_ONCE
+            assert host.asked == 2 * led // len(left) - AT_ONCE, "each once, and those in line once more"
+            assert not host.campaigns.line
+
+
 def test_a_walk_takes_turns_with_the_loop_and_the_next_one_waits_for_it() -> None:
     loop = manual_loop()
     sweeps = Sweeps(loop)

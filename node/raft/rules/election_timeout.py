@@ -114,7 +114,8 @@ class ElectionTimeout(Part):
         state = self.state
         self.quiescence.leave()
         if not self.host.admit_campaign(state):
-            state.deadline = self.host.attentive() + self.settings.heartbeat_seconds * self.host.rng.random()
+            state.deadline = self.host.attentive() + self.settings.election_max_seconds
+            self.host.campaigns.wait(state.id, state.deadline)
             return
         if self.elected_first() == self.host.node_id:
             self._stand_again_soon()
@@ -125,6 +126,12 @@ class ElectionTimeout(Part):
             state.set_role(FOLLOWER)
         if self.election.may_campaign():
             self.pre_vote.start()
+
+    def place_is_free(self, deadline: float) -> None:
+        """Stand for election after a wait in line, unless the deadline has moved: a leader was heard, say."""
+        state = self.state
+        if state.role != LEADER and state.quiesced_under is None and state.deadline == deadline:
+            self.expired()
 
     def _stand_again_soon(self) -> None:
         """Set the next try soon, and each further one later: messages may be lost, or a majority away."""

@@ -49,6 +49,8 @@ class Lease(Part):
 
     def lost_quorum(self) -> bool:
         """Check-quorum (thesis §6.2): a leader steps down if no majority answers for an election timeout."""
-        heard = max(self.quorum_heard_at(), self.state.leader_since)
         now, patience = self.host.now(), self.settings.election_min_seconds + self.host.crowd_seconds()
+        if now - self.state.leader_since <= patience:
+            return False
+        heard = max(self.quorum_heard_at(), self.state.leader_since)
         return now - heard > patience and self.host.attention.since(heard, now) > patience

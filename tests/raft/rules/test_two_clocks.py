@@ -115,7 +115,7 @@ def test_the_first_leader_asks_again_soon_by_attention(lost: float) -> None:
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_group_that_waits_for_its_turn_asks_again_by_attention(
+def test_a_group_that_waits_in_line_asks_again_by_attention(
     lost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     follower = heard(lost)
@@ -124,4 +124,20 @@ def test_a_group_that_waits_for_its_turn_asks_again_by_attention(
     follower.tick()
     assert not follower.take(MessageKind.PRE_VOTE)
     monkeypatch.undo()
-    assert waited_for(follower) <= CONFIG.heartbeat_seconds + 0.02
+    assert waited_for(follower) <= CONFIG.election_max_seconds + 0.02
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_group_in_line_stands_when_a_place_is_free_unless_it_heard_a_leader(
+    hears: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = heard(0.0)
+    monkeypatch.setattr(follower.host, "admit_campaign", lambda _: False)
+    follower.advance(CONFIG.election_max_seconds + SHORT)
+    follower.tick()
+    monkeypatch.undo()
+    waited_with = follower.group.deadline
+    if hears:
+        follower.append(2, 1, (2, 1))
+    follower.group.timeouts.place_is_free(waited_with)
+    assert bool(follower.take(MessageKind.PRE_VOTE)) is not hears
