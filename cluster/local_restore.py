@@ -15,9 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.folder_lock import new_folder
 from strandline.cluster.local import PortChoice, Progress
@@ -31,11 +30,6 @@ if TYPE_CHECKING:
     from strandline.node.objectstore.store import ObjectStore
     from strandline.node.restore.stored_point import StoredPoint
 
-LAST_POINT_SECONDS: Final = 20.0
-"""Time limit for the restore point of a clean stop."""
-LAST_LEASE_SECONDS: Final = 7_200.0
-"""Its lease; a cluster that is down deletes nothing, and one that is up again takes another at once if it is
-older than the interval."""
 T = TypeVar("T")
 
 
@@ -120,9 +114,9 @@ def restore(
                     f"the cluster may still run: something listens for {', '.join(running)}",
                     "stop it; if its data folders are whole, start it instead of a restore",
                 )
-            tell(plain)
             if there is None:
-                found.check(found.settings)
+                _check_new(found)
+            tell(plain)
             rng = random.SystemRandom()
             made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
             if there is None:
@@ -199,8 +193,6 @@ def clone(
 
 
 def _check_described(found: Description, storage: str | None) -> None:
-    from strandline.node.restore.data_folders import removable
-
     if storage is not None and found.storage not in (storage, _absolute(storage)):
         raise CommandFailed(
             f"the cluster in {found.folder} has its objects in {found.storage}",
@@ -214,8 +206,7 @@ def _check_described(found: Description, storage: str | None) -> None:
             f"to restore it, take it down, and move its data folders away: strandline cluster down --cluster"
             f" {found.folder}",
         )
-    whole = [str(node.data) for node in found.nodes.values() if not removable(node.data)]
-    if whole:
+    if whole := _whole(found):
         mark = found.folder / RESTORING
         first = f"delete {mark}, and " if mark.exists() else ""
         raise CommandFailed(
@@ -223,6 +214,13 @@ def _check_described(found: Description, storage: str | None) -> None:
             f"{first}start the cluster with them, if they are of a majority of its nodes; else move them away"
             " first, and what only they hold is lost",
         )
+
+
+def _whole(found: Description) -> list[str]:
+    """Data folders with something that no restore made."""
+    from strandline.node.restore.data_folders import removable
+
+    return [str(node.data) for node in found.nodes.values() if not removable(node.data)]
 
 
 def _description(
@@ -240,6 +238,16 @@ def _description(
     return made
 
 
+def _check_new(found: Description) -> None:
+    """Refuse settings that no node takes, and a folder in which something has the place of a data folder."""
+    found.check(found.settings)
+    if whole := _whole(found):
+        raise CommandFailed(
+            f"{', '.join(whole)} holds something already",
+            "name another folder with --cluster, or move it away; nothing was changed",
+        )
+
+
 def _check_fits(found: Description, plain: Mapping[str, Any]) -> None:
     if found.cluster != plain["cluster"]:
         raise CommandFailed(
@@ -253,30 +261,6 @@ def _check_fits(found: Description, plain: Mapping[str, Any]) -> None:
             f" nodes {', '.join(map(str, found.nodes))}",
             "restore into another folder, with --cluster",
         )
-
-
-def take_last_point(found: Description) -> str | None:
-    """Have the nodes take a restore point before they are stopped, where they take points by themselves.
-
-    Returns the reason if they do, and there is none; at most LAST_POINT_SECONDS later.
-    """
-    from strandline.node.config.node_config import ConfigError, load
-
-    running = [node for node in found.nodes.values() if node.pid is not None]
-    try:
-        if not running or not load(str(running[0].config), os.environ, ()).checkpoints.interval:
-            return None
-        if 2 * len(running) <= len(found.nodes):
-            return f"{len(running)} of {len(found.nodes)} nodes run, and that is no majority"
-        body = {"lease_seconds": LAST_LEASE_SECONDS, "timeout_seconds": LAST_POINT_SECONDS}
-        report = first_answer(
-            [node.admin for node in running], "POST", "/api/checkpoints", body, timeout=LAST_POINT_SECONDS + 5
-        )
-    except (ConfigError, CommandFailed) as error:
-        return str(error)
-    if report.get("restore_point") is not None:
-        return None
-    return str(report.get("no_restore_point") or "the nodes are of a build without restore points")
 
 
 def node_options(found: Description) -> dict[str, str]:

@@ -28,6 +28,8 @@ from strandline.cluster.well import SETTLING_SECONDS, lacks, wait_well
 PLAN: Final = "rolling-restart.json"
 DRAINED_SECONDS: Final = 120.0
 """Time without leaderships, from the drain to the node's end: its stop takes 30 s at most."""
+OLD_SECONDS: Final = 3600.0
+"""A call is repeated soon after it was cut off. Later it may be meant as another restart, of all nodes."""
 _POLL_SECONDS: Final = 0.3
 
 
@@ -50,20 +52,22 @@ def restart_rolling(
     nodes: Sequence[int],
     *,
     again: bool,
+    resume: bool,
     timeout: float,
     progress: Callable[[str], Any],
 ) -> list[Restarted]:
     """Restart these nodes, or all, one after the other; those that this call restarted.
 
     Each is drained of its leaderships, stopped and started; the next one follows when all nodes are healthy
-    and all replicas in step. Goes on with a restart that was cut off, unless `again`. CommandFailed, with
-    nothing stopped, when the cluster is not well at first; and with the rest left alone when it is not within
-    `timeout` seconds after a node's start, or the node does not come back.
+    and all replicas in step. Goes on with a restart that was cut off, unless `again`; with one that began
+    more than OLD_SECONDS ago only if told to `resume`. CommandFailed, with nothing stopped, when the cluster
+    is not well at first, or it is not told what to do about an old restart; and with the rest left alone when
+    the cluster is not well within `timeout` seconds after a node's start, or the node does not come back.
     """
     check_whole(local.folder)
     for each in local.chosen(*nodes):
         check_file(each.config, os.environ)
-    with _plan(local, nodes, again, progress) as plan:
+    with _plan(local, nodes, progress, again=again, resume=resume) as plan:
         done = _settle_earlier(local, plan, timeout, progress)
         for number, (node, before) in enumerate(plan.items(), 1):
             (each,) = local.chosen(node)
@@ -168,7 +172,7 @@ def _addresses(local: LocalCluster) -> list[str]:
 
 @contextmanager
 def _plan(
-    local: LocalCluster, nodes: Sequence[int], again: bool, progress: Callable[[str], Any]
+    local: LocalCluster, nodes: Sequence[int], progress: Callable[[str], Any], *, again: bool, resume: bool
 ) -> Iterator[dict[int, OwnProcess | None]]:
     """The nodes to restart, each with the process that is to go; kept until all are done.
 
@@ -183,6 +187,7 @@ def _plan(
                 "leave out the nodes to go on with it, or begin with the first once more: --again",
                 MISUSED,
             )
+        _check_age(path, there, resume)
         if not there:
             lacking = wait_well(_addresses(local), SETTLING_SECONDS, progress)
             if lacking is not None:
@@ -196,6 +201,21 @@ def _plan(
         found = local.description.nodes
         yield {node: process for node, process in there.items() if node in found}
         path.unlink(missing_ok=True)
+
+
+def _check_age(path: Path, there: Mapping[int, OwnProcess | None], resume: bool) -> None:
+    """Refuse to go on with an old plan unless told to, and to resume where there is none."""
+    if resume and not there:
+        path.unlink()
+        raise CommandFailed("no rolling restart was cut off", "begin one: leave out --resume", MISUSED)
+    hours = (time.time() - path.stat().st_mtime) / 3600
+    if there and not resume and hours * 3600 > OLD_SECONDS:
+        ago = f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"
+        raise CommandFailed(
+            f"a rolling restart of nodes {', '.join(map(str, there))} began {ago} ago and was cut off",
+            "go on with the nodes that it left: --resume; or begin with the first once more: --again",
+            MISUSED,
+        )
 
 
 @contextmanager

@@ -71,20 +71,10 @@ def wait_healthy(nodes: Sequence[LocalNode], timeout: float, progress: Callable[
             time.sleep(_POLL_SECONDS)
 
 
-REPLACE: Final = "strandline node replace"
-"""Of a reason: the command that lets the folder in."""
-SEEDS: Final = "no seed lets node"
-"""Of a joiner's reason. A founder's names that command too, and all founders may have lost their folders."""
-
-
 def _lost_folders(details: Mapping[int, Mapping[str, str]], nodes: int) -> CommandFailed | None:
     """Problems that only an operator can solve: a refused folder, or new folders of all nodes."""
     for node, problems in details.items():
-        # A node that joins is refused by its seeds, before it knows of the others' state.
-        unknown = problems.get("folder_new", "")
-        joiner = SEEDS in unknown and REPLACE in unknown
-        refused = problems.get("folder_refused") or (unknown if joiner else None)
-        if refused is not None:
+        if (refused := problems.get("folder_refused")) is not None:
             return FolderRefused(
                 f"node {node} cannot take part: {refused}",
                 f"node {node} goes on running, so that the command can let it in",

@@ -16,9 +16,9 @@ from strandline.cluster.commands.restart import Nodes, Timeout, restart, show_st
 from strandline.cluster.commands.restore import restore
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.last_lines import lines
+from strandline.cluster.last_point import take_last_point
 from strandline.cluster.local import HEALTHY_SECONDS, STOP_SECONDS, LocalCluster, NodeStatus
 from strandline.cluster.local_files import Description
-from strandline.cluster.local_restore import take_last_point
 from strandline.cluster.output import Json, escaped, plural, progress, show, table, warn
 from strandline.cluster.ports import free_ports, usual_ports
 from strandline.cluster.remote import ask

@@ -280,6 +280,10 @@ def _stay(row: Mapping[str, Any]) -> str:
     if row.get("below_minimum"):
         topics = ", ".join(row["below_minimum"])
         found += f", and those of topics with fewer replicas than min.insync.replicas: lower that of {topics}"
+    if row.get("without_majority"):
+        topics = ", ".join(row["without_majority"])
+        found += f", and those of partitions without a majority of live replicas, which cannot move: {topics}"
+        found += ": start the nodes that have them"
     return found
 
 

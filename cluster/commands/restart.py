@@ -35,6 +35,12 @@ def restart(
         bool,
         typer.Option("--again", help="With --rolling: also what a call that was cut off has done."),
     ] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="With --rolling: go on with a call that was cut off more than an hour ago."
+        ),
+    ] = False,
     cluster: Annotated[
         Path, typer.Option("--cluster", metavar="FOLDER", help="Folder of the cluster's files.")
     ] = Path(DEFAULT_FOLDER),
@@ -49,11 +55,15 @@ def restart(
       strandline cluster restart 3
     """
     local = LocalCluster(cluster)
-    if again and not rolling:
-        raise CommandFailed("--again is for --rolling", "leave it out, or add --rolling", MISUSED)
+    if (again or resume) and not rolling:
+        raise CommandFailed("--again and --resume are for --rolling", "add --rolling", MISUSED)
+    if again and resume:
+        raise CommandFailed("--again and --resume are two answers to one question", "give one", MISUSED)
     with progress(as_json) as tell:
         if rolling:
-            done = restart_rolling(local, nodes or (), again=again, timeout=timeout, progress=tell)
+            done = restart_rolling(
+                local, nodes or (), again=again, resume=resume, timeout=timeout, progress=tell
+            )
         else:
             restarted = local.restart(*(nodes or ()), timeout=timeout, progress=tell)
     if rolling:

@@ -767,6 +767,19 @@ CHECKPOINTS: Final = (
         "seconds",
         "Seconds since all that was due was last in the store; absent while no tails are published.",
     ),
+    Metric(
+        "strandline_tail_points_total",
+        _C,
+        "points",
+        "Tail points by result: taken, or missed, when something was new and no point could be put.",
+        ("result",),
+    ),
+    Metric(
+        "strandline_tail_point_age_seconds",
+        _G,
+        "seconds",
+        "Seconds since the newest tail point had all that was published; absent where the node takes none.",
+    ),
 )
 
 _VERSION: Final = ("program", "version")

@@ -62,6 +62,7 @@ def node(
         "draining": registration.node in source.controller.machine.draining,
         "without_room": staying.without_room,
         "below_minimum": list(staying.below_minimum[:MOST_TOPICS]),
+        "without_majority": list(staying.without_majority[:MOST_TOPICS]),
         "folder": _folder(source, registration.node),
         "connected": me or source.host.connected(registration.node),
         "controller_role": controller_role(source, registration.node),

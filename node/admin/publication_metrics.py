@@ -31,3 +31,8 @@ def published(page: Page, source: AdminSource) -> None:
     page.add("strandline_tail_waiting_bytes", tails.waiting_bytes)
     if tails.age is not None:
         page.add("strandline_tail_age_seconds", tails.age)
+    points = source.tail_points
+    page.add("strandline_tail_points_total", points.measures.taken, label("result", "taken"))
+    page.add("strandline_tail_points_total", points.measures.missed, label("result", "missed"))
+    if points.age is not None:
+        page.add("strandline_tail_point_age_seconds", points.age)

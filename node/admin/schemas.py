@@ -105,6 +105,9 @@ NODE: Final = record(
         {"type": "string"},
         "While it is emptied: topics that stay, because they have fewer replicas than min.insync.replicas.",
     ),
+    without_majority=rows(
+        TEXT, "While it is emptied: topics that stay, because they have no majority of live replicas."
+    ),
     folder=maybe("string", "Identity of its data folder: sixteen hexadecimal digits."),
     connected=value("boolean", "Whether the answering node has a connection to it."),
     controller_role=value(

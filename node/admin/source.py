@@ -17,6 +17,7 @@ from strandline.node.admin.replica_sources import (
 )
 from strandline.node.checkpoints.local_documents import LocalDocumentMeasures
 from strandline.node.checkpoints.publisher import PublisherMeasures
+from strandline.node.checkpoints.tail_points import TailPointMeasures
 from strandline.node.checkpoints.tail_publishing import TailMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import Hosted, PartitionStatus
@@ -188,6 +189,15 @@ class TailsSource(Protocol):
     def age(self) -> float | None: ...
 
 
+class TailPointsSource(Protocol):
+    """The tail points that a node takes while it leads the controller, see TailPoints."""
+
+    @property
+    def measures(self) -> TailPointMeasures: ...
+    @property
+    def age(self) -> float | None: ...
+
+
 class LocalDocumentsSource(Protocol):
     """The publisher of what this node's local logs have."""
 
@@ -321,6 +331,8 @@ class AdminSource(Protocol):
     def local_documents(self) -> LocalDocumentsSource: ...
     @property
     def tails(self) -> TailsSource: ...
+    @property
+    def tail_points(self) -> TailPointsSource: ...
     @property
     def checkpoints(self) -> CheckpointTaker: ...
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from strandline.node.checkpoints.context import CheckpointContext
@@ -35,6 +36,19 @@ STORED_SECONDS: Final = 10.0
 """Time limit for the upload of the tails. After it there is no point: what the states name may go soon."""
 
 
+WARN_SECONDS: Final = 60.0
+"""A point that is older has a line in the log. An election, or a node that restarts, takes less."""
+
+
+@dataclass(slots=True)
+class TailPointMeasures:
+    """Counts since the process started."""
+
+    taken: int = 0
+    missed: int = 0
+    """Looks at which something was new and no point could be put."""
+
+
 class TailPoints(PeriodicPart):
     """At work while this node leads the controller."""
 
@@ -53,6 +67,15 @@ class TailPoints(PeriodicPart):
         """Of the last point that this node chose."""
         self._missed = True
         """Whether the newest point may lack something that was published."""
+        self.measures = TailPointMeasures()
+        self._whole_at: float | None = None
+        """The loop's time when the newest point had all that was published, or this node began to lead."""
+        self._warned = False
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the newest point had all that was published; None where this node takes none."""
+        return None if self._whole_at is None else self._loop.time() - self._whole_at
 
     def start(self) -> None:
         """See PeriodicPart; nothing where no tails are wanted."""
@@ -61,20 +84,35 @@ class TailPoints(PeriodicPart):
 
     async def _look(self) -> None:
         if self._context.controller.leader != self._context.config.node.id:
-            self._names, self._missed = None, True
+            self._names, self._missed, self._whole_at, self._warned = None, True, None, False
             return
+        if self._whole_at is None:
+            self._whole_at = self._loop.time()
+        began = self._loop.time()
         machine = self._context.controller.machine
         nodes = [node for node, known in machine.nodes.items() if not known.fenced]
         try:
-            if not self._missed and not any(await self._each(nodes, DUE, [])):
-                return
-            self._missed = True
-            point = await self._take()
-            await self._put(point)
+            if self._missed or any(await self._each(nodes, DUE, [])):
+                self._missed = True
+                point = await self._take()
+                await self._put(point)
+                self.measures.taken += 1
         except (NoRestorePoint, StoreError, CallFailed, TimeoutError) as error:
-            log.debug("no tail point: %s", error)
+            self.measures.missed += 1
+            self._tell(error)
             return
-        self._missed = False
+        self._missed, self._whole_at = False, began
+        if self._warned:
+            log.info("a restore would go on from a tail point of some seconds again")
+        self._warned = False
+
+    def _tell(self, error: Exception) -> None:
+        """Warn once of points that cannot be taken for long, until one is."""
+        age = self.age or 0.0
+        if age > WARN_SECONDS and not self._warned:
+            log.warning("no tail point for %.0f s, so that a restore would go further back: %s", age, error)
+            self._warned = True
+        log.debug("no tail point: %s", error)
 
     async def _take(self) -> TailPoint:
         """Choose the entries, and have all tails that lead to them stored.

@@ -71,6 +71,11 @@ class Drains(PeriodicPart):
                     f"topic {topic} has fewer replicas than its min.insync.replicas, so no move of it is "
                     "taken: lower that, or give the topic more replicas"
                 )
+            for topic in one.without_majority:
+                reasons[node, f"majority {topic}"] = (
+                    f"topic {topic} has a partition without a majority of live replicas, which cannot move: "
+                    "start the nodes that have the others"
+                )
         for place in sorted(reasons.keys() - self._told):
             log.warning("node %d cannot be emptied for now: %s", place[0], reasons[place])
         self._told = frozenset(reasons)

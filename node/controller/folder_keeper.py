@@ -173,8 +173,9 @@ class FolderKeeper:
         )
 
     def disowned(self) -> str | None:
-        """That others know this node by another data folder, in one line; None if no peer said so lately."""
-        return disowned(self._host)
+        """That others know this node by another data folder, in one line; None if none said so lately:
+        no peer, and no member that was asked to let it in."""
+        return disowned(self._host) or self._joining.refused
 
     # The storage.
 

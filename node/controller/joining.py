@@ -64,6 +64,8 @@ class Joining(PeriodicPart):
         self._command: AddNode | None = None
         self._storage: Callable[[], Owner | None] = lambda: None
         self._told = ""
+        self.refused: str | None = None
+        """The reason why members refuse this data folder, in one line, as long as any that was asked did."""
         self._others: dict[int, Address] = {}
         """Members of which one told that refused this data folder: it knocks at them as well, since any of
         them may be asked to let it in."""
@@ -93,7 +95,7 @@ class Joining(PeriodicPart):
             return
         connected = [one for node, one in self._members.addresses().items() if host.connected(node)]
         if connected:
-            self.trouble = None
+            self.trouble = self.refused = None
             if not self._members.have_elsewhere(self._command.mesh_host, self._command.mesh_port):
                 return
             # Nodes with higher ids dial this one, at its address before: the controller's leader may be one.
@@ -109,13 +111,15 @@ class Joining(PeriodicPart):
                 if seed in self._seeds:
                     failures.append(f"{seed.host}:{seed.port}: {error}")
                 continue
-            self.trouble = None
+            self.trouble = self.refused = None
             self._members.follow(told)
             return
         self.trouble = f"no seed lets node {host.node_id} in: {'; '.join(failures)}"
         if self.trouble != self._told:
             log.error("%s", self.trouble)
         self._told = self.trouble
+        # A member that refuses the folder tells of the others, at which the folder may knock as well.
+        self.refused = self.trouble if self._others else None
 
     async def _ask_founders(self, owner: Owner) -> None:
         """Ask founders, and all that one told of, until one tells the members; again if no log comes."""

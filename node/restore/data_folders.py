@@ -32,7 +32,9 @@ _MAX_RUN_BYTES: Final = 1 << 20
 def removable(folder: Path) -> bool:
     """Whether the folder holds nothing that is only there: it is missing, empty, or of a restore and its
     node never started with it."""
-    return not folder.exists() or (folder / UNSTARTED).is_file() or not any(folder.iterdir())
+    if not folder.is_dir():
+        return not folder.exists()
+    return (folder / UNSTARTED).is_file() or not any(folder.iterdir())
 
 
 def begin_data_folder(folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
+from strandline.node.config.node_config import PublishSection
 from strandline.node.objectstore.storage_owner import Owner
 from strandline.node.objectstore.store import MAX_LIST, ObjectNotFound, ObjectStore
 from strandline.node.restore.reading import CannotRestore
@@ -59,9 +61,7 @@ async def candidates(
     """
     found = [Candidate(one, _DOCUMENTS) for one in await numbers(store, owner)]
     if not leased:
-        names = await store.list(tail_points_prefix(owner.cluster), "", MAX_LIST)
-        parsed = [one for name in names if (one := parse_tail_point_name(name)) is not None]
-        found += [Candidate(*one) for one in parsed]
+        found += await _tail_points(store, owner)
     if not found:
         raise CannotRestore(
             f"the storage of {owner} has no restore point",
@@ -76,6 +76,20 @@ async def candidates(
         wanted = [one for one in wanted if not one.is_tail_point] or wanted
     behind = next((place for place, one in enumerate(wanted) if not one.is_tail_point), len(wanted))
     return [*wanted[: min(behind, _TRIED)], *wanted[behind : behind + 1]]
+
+
+async def _tail_points(store: ObjectStore, owner: Owner) -> list[Candidate]:
+    names = await store.list(tail_points_prefix(owner.cluster), "", MAX_LIST)
+    return [Candidate(*one) for name in names if (one := parse_tail_point_name(name)) is not None]
+
+
+async def publishing_ms(store: ObjectStore, owner: Owner) -> int:
+    """`publish.seconds` of the nodes, in ms, as the newest tail point that can be read has it; where there is
+    none, as nodes have it that are not told otherwise. Raises StoreError."""
+    for candidate in sorted(await _tail_points(store, owner), reverse=True)[:_TRIED]:
+        with suppress(CannotRestore):
+            return (await read_tail_point(store, owner, candidate)).interval_ms
+    return round(1000 * PublishSection().seconds)
 
 
 async def numbers(store: ObjectStore, owner: Owner) -> list[int]:

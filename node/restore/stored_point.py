@@ -16,6 +16,7 @@ from strandline.node.restore.point_choice import (
     candidates,
     decoded,
     numbers,
+    publishing_ms,
     read_documents_point,
     read_tail_point,
 )
@@ -81,6 +82,8 @@ class StoredPoint:
     """The tail point, if the states are from tails; None: they are documents."""
     last_sign_ms: int | None = None
     """Unix ms of the newest tail, of whatever life; None where there are no tails."""
+    interval_ms: int = 0
+    """The time between two publications of tails, about which see `point_choice.publishing_ms`."""
     unusable: tuple[str, ...] = ()
     """For each later point that was passed over, its problem."""
 
@@ -90,8 +93,7 @@ class StoredPoint:
         interval more. None where that cannot be told: there are no tails."""
         if self.last_sign_ms is None:
             return None
-        interval_ms = 0 if self.tail_point is None else self.tail_point.interval_ms
-        return (max(0, self.last_sign_ms - self.point.taken_ms) + interval_ms) / 1000
+        return (max(0, self.last_sign_ms - self.point.taken_ms) + self.interval_ms) / 1000
 
     @property
     def named_objects(self) -> int:
@@ -150,6 +152,7 @@ async def _read(
     state = _controller(documents, point)
     found = StoredPoint(owner, point, attempts, state, documents, tail_point=tail_point)
     found.last_sign_ms = await newest_tail_ms(store, point.cluster)
+    found.interval_ms = await publishing_ms(store, owner) if tail_point is None else tail_point.interval_ms
     await _check_objects(store, found)
     return found
 

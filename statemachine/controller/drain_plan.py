@@ -21,6 +21,8 @@ class Staying(NamedTuple):
     """Those that no other node can take: each node that may get some has one of the partition."""
     below_minimum: tuple[str, ...] = ()
     """Topics of others, by name: a move is refused to fewer replicas than their min.insync.replicas."""
+    without_majority: tuple[str, ...] = ()
+    """Topics of partitions without a majority of live replicas, which cannot change their members."""
 
 
 def moves(state: ControllerState, at_once: int) -> list[MoveReplicas]:
@@ -81,19 +83,22 @@ def staying(state: ControllerState) -> dict[int, Staying]:
     may_get = state.racks().keys()
     found: dict[int, Staying] = {}
     for node in state.draining:
-        without_room, below = 0, set()
+        without_room, below, stuck = 0, set(), set()
         for group in state.hosted.get(node, ()):
             place = state.places[group]
             topic = state.topics[place.topic_id]
             replicas = topic.partitions[place.partition].replicas
-            if group in state.moves:
+            alive = sum(one in state.nodes and not state.nodes[one].fenced for one in replicas)
+            if alive <= len(replicas) // 2:
+                stuck.add(topic.name)
+            elif group in state.moves:
                 continue
-            if below_minimum(topic, replicas):
+            elif below_minimum(topic, replicas):
                 below.add(topic.name)
             elif may_get <= set(replicas):
                 without_room += 1
-        if without_room or below:
-            found[node] = Staying(without_room, tuple(sorted(below)))
+        if without_room or below or stuck:
+            found[node] = Staying(without_room, tuple(sorted(below)), tuple(sorted(stuck)))
     return found
 
 

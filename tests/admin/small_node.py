@@ -19,6 +19,7 @@ from strandline.node.admin.server import AdminServer
 from strandline.node.checkpoints.local_documents import LocalDocuments
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.node.checkpoints.renewal import RenewalReport, RenewedLease
+from strandline.node.checkpoints.tail_points import TailPointMeasures
 from strandline.node.checkpoints.tail_publishing import TailMeasures
 from strandline.node.compaction.compaction_measures import CompactionMeasures
 from strandline.node.compaction.compaction_status import CompactionStatus
@@ -327,6 +328,14 @@ class FakeTails:
 
 
 @dataclass
+class FakeTailPoints:
+    """As on a node that leads the controller."""
+
+    measures: TailPointMeasures = field(default_factory=TailPointMeasures)
+    age: float | None = 2.5
+
+
+@dataclass
 class FakeCompactor:
     measures: CompactorMeasures = field(default_factory=CompactorMeasures)
 
@@ -468,6 +477,7 @@ class SmallNode:
             local, NODE, loop=loop, executor=self.executor, rng=random.Random(5)
         )
         self.tails = FakeTails()
+        self.tail_points = FakeTailPoints()
         self.local_documents = LocalDocuments(
             CLUSTER,
             NODE,

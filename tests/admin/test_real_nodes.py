@@ -62,6 +62,8 @@ ABSENT = {
     "strandline_kafka_token_key_reads_total",
     # Of nodes that have looked for what is to be published.
     "strandline_tail_age_seconds",
+    # Of the node that leads the controller.
+    "strandline_tail_point_age_seconds",
     # Of versions of programs of views.
     "strandline_view_bytes",
     "strandline_view_changes_total",

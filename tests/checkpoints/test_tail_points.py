@@ -135,9 +135,21 @@ def test_what_a_node_published_by_itself_is_in_a_point_as_well(brokers: Brokers)
     assert {one.partition: one.end_offset for one in stored(brokers).partitions} == dict(client.acked)
 
 
-def test_there_is_no_point_while_a_group_has_no_leader_and_one_once_it_has(brokers: Brokers) -> None:
+def test_there_is_no_point_while_a_group_has_no_leader_and_one_once_it_has(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tail_points, "WARN_SECONDS", 2.0)
+    caplog.set_level("INFO", "strandline.node.checkpoints.tail_points")
     created(brokers, 3, replicas=1)
     pass_time(brokers, 2)
+    driver = brokers.brokers[brokers.leader()].tail_points
+    assert driver.age is not None
+    assert driver.age < 1
+    taken = driver.measures.taken
+    assert taken
+    assert all(
+        brokers.brokers[node].tail_points.age is None for node in brokers.nodes if node != brokers.leader()
+    )
     gone = brokers.follower()
     brokers.crash(gone)
     pass_time(brokers, 3)
@@ -145,8 +157,16 @@ def test_there_is_no_point_while_a_group_has_no_leader_and_one_once_it_has(broke
     brokers.create_topic(brokers.leader(), "u", 1, 2)
     pass_time(brokers, 4)
     assert points(brokers)[-1] == newest
+    assert driver.age > 3
+    assert driver.measures.missed > 3
+    (told,) = [one.message for one in caplog.records if one.name == tail_points.log.name]
+    assert told.startswith("no tail point for")
     brokers.start(gone)
     brokers.wait(lambda: points(brokers)[-1] != newest, 40)
+    pass_time(brokers, 1)
+    assert driver.age < 2
+    assert driver.measures.taken > taken
+    assert "a restore would go on from a tail point of some seconds again" in caplog.messages
     assert {one.topic for one in stored(brokers).partitions} == {"t", "u"}
 
 

@@ -183,16 +183,6 @@ def test_a_refused_folder_ends_the_wait_and_its_node_goes_on_knocking(
     assert 2 in pids(local)
 
 
-def test_a_joiner_on_an_empty_disk_goes_on_running_so_that_it_can_be_let_in() -> None:
-    """It knows by the seeds' refusal alone that its id has another folder."""
-    told = "no seed lets node 4 in: let the new one in with `strandline node replace 4`"
-    lost = waiting._lost_folders({4: {"folder_new": told}}, 1)
-    assert isinstance(lost, waiting.FolderRefused)
-    assert str(lost).startswith("node 4 cannot take part: no seed lets node 4 in")
-    lost = waiting._lost_folders({4: {"folder_new": "no seed answers"}}, 1)
-    assert type(lost) is CommandFailed
-
-
 def test_a_cluster_of_new_folders_only_ends_the_wait(
     local: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

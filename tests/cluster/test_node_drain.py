@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,10 @@ def drained(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None
         return {"nodes": [{"node": 3, **next(told, last)}]}
 
     monkeypatch.setattr(command, "first_answer", first_answer)
-    monkeypatch.setattr(command, "_POLL_SECONDS", 0.0)
+    clock = count()
+    # Looks take no time but this, however busy the machine is.
+    played = SimpleNamespace(monotonic=lambda: 0.01 * next(clock), sleep=lambda seconds: None)
+    monkeypatch.setattr(command, "time", played)
     command.drain(3, timeout=0.05, admin="127.0.0.1:1")
 
 
@@ -42,6 +47,15 @@ def test_topics_below_their_minimum_are_told(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(CommandFailed) as raised:
         drained(monkeypatch, [{"replicas": 2, "without_room": 0, "below_minimum": ["a", "b"]}])
     assert "fewer replicas than min.insync.replicas: lower that of a, b" in raised.value.cause
+    assert "once that is mended" in raised.value.cure
+
+
+def test_partitions_that_cannot_move_without_a_majority_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        drained(monkeypatch, [{"replicas": 1, "without_majority": ["last"]}])
+    assert (
+        "without a majority of live replicas, which cannot move: last: start the nodes" in raised.value.cause
+    )
     assert "once that is mended" in raised.value.cure
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,10 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     return made
 
 
-def rolling(local: LocalCluster, *nodes: int, again: bool = False, timeout: float = 20.0) -> list[Restarted]:
-    return restart_rolling(local, nodes, again=again, timeout=timeout, progress=quiet)
+def rolling(
+    local: LocalCluster, *nodes: int, again: bool = False, resume: bool = False, timeout: float = 20.0
+) -> list[Restarted]:
+    return restart_rolling(local, nodes, again=again, resume=resume, timeout=timeout, progress=quiet)
 
 
 def test_each_node_is_drained_and_restarted_once_all_is_well(local: LocalCluster, played: Played) -> None:
@@ -142,6 +146,40 @@ def test_again_restarts_also_what_the_call_that_was_cut_off_has_done(
     played.lacking = lambda: next(told, None)
     with pytest.raises(CommandFailed, match="node 2 was not stopped"):
         rolling(local)
+    assert [each.node for each in rolling(local, again=True)] == [1, 2, 3]
+
+
+def test_an_old_restart_is_told_with_its_age_and_goes_on_if_told_to(
+    local: LocalCluster, played: Played
+) -> None:
+    """Nodes that it has done might be meant once more, with other configuration."""
+    told = iter([None, None, None, "node 1 is away", None])
+    played.lacking = lambda: next(told, None)
+    with pytest.raises(CommandFailed, match="node 2 was not stopped"):
+        rolling(local)
+    before = pids(local)
+    for seconds, ago in ((3 * 3600, "3 h"), (7 * 86_400, "7 days")):
+        began = time.time() - seconds
+        os.utime(local.folder / PLAN, (began, began))
+        with pytest.raises(
+            CommandFailed, match=rf"nodes 1, 2, 3 began {ago} ago and was cut off; go on"
+        ) as old:
+            rolling(local)
+        assert old.value.status == MISUSED
+    assert pids(local) == before
+    assert [each.node for each in rolling(local, resume=True)] == [2, 3]
+    with pytest.raises(CommandFailed, match="no rolling restart was cut off; begin one"):
+        rolling(local, resume=True)
+    assert not (local.folder / PLAN).exists()
+    assert [each.node for each in rolling(local)] == [1, 2, 3], "no old plan is left"
+
+
+def test_again_begins_also_in_the_place_of_an_old_restart(local: LocalCluster, played: Played) -> None:
+    told = iter([None, None, None, "node 1 is away", None])
+    played.lacking = lambda: next(told, None)
+    with pytest.raises(CommandFailed, match="node 2 was not stopped"):
+        rolling(local)
+    os.utime(local.folder / PLAN, (1.0, 1.0))
     assert [each.node for each in rolling(local, again=True)] == [1, 2, 3]
 
 

@@ -155,6 +155,7 @@ def test_an_id_in_use_is_refused_and_says_what_to_do() -> None:
         said = trouble(brokers)
         assert "node 4 of this cluster had another: bring that one back" in said
         assert "`strandline node replace 4`" in said
+        assert brokers.brokers[JOINS].keeper.disowned() == said, "a word for programs as well: folder_refused"
         assert "give the new machine a node.id that no node has, or had" in said
         before = brokers.brokers[1].controller.machine.folders[JOINS]
         strangers = brokers.brokers[1].host.mesh.strangers
@@ -409,6 +410,7 @@ def test_wrong_secrets_and_silent_seeds_are_told_and_change_nothing() -> None:
         brokers.start(JOINS)
         said = trouble(brokers)
         assert "no seed lets node 4 in: 10.0.0.1:9000:" in said
+        assert brokers.brokers[JOINS].keeper.disowned() is None
         assert "does it run" in said
         assert members(brokers, 2) == {1, 2, 3}
         brokers.start(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,19 +16,16 @@ from strandline.snapshot.tail_point import decode_tail_point
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.formats import contents
+from tests.formats.unpacking import KEPT_BUCKETS, unpack_bucket
 
-KEPT: Final = Path(__file__).parent / "kept_buckets"
 ENDS: Final = {contents.PLAIN: 50, contents.TABLE: 22, contents.MOVES: 19, contents.BULK: 0}
 """The end of each topic's partition; of `MOVES` with the markers of two transactions in each part, and
 with the records of one that is open."""
 
 
-@pytest.fixture(scope="module", params=sorted(KEPT.glob("*.tar.xz")), ids=lambda path: path.name)
+@pytest.fixture(scope="module", params=sorted(KEPT_BUCKETS.glob("*.tar.xz")), ids=lambda path: path.name)
 def bucket(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    into = tmp_path_factory.mktemp("bucket")
-    with tarfile.open(request.param, "r:xz") as file:
-        file.extractall(into, filter="data")
-    return into / "objects"
+    return unpack_bucket(request.param, tmp_path_factory.mktemp("bucket"))
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Unpacks a kept cluster into a folder of a test, on ports that are free now."""
+"""Unpacks a kept cluster, or a kept bucket, into a folder of a test; a cluster on ports that are free now."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Final
 from strandline.cluster.ports import free_ports
 
 KEPT: Final = Path(__file__).parent / "kept"
+KEPT_BUCKETS: Final = Path(__file__).parent / "kept_buckets"
 _NAME: Final = "cluster"
 
 
@@ -33,3 +34,10 @@ def unpack(packed: Path, into: Path) -> Path:
         moved = path.read_text().replace(old_folder, str(folder))
         path.write_text(number.sub(lambda found: ports[found[0]], moved))
     return folder
+
+
+def unpack_bucket(packed: Path, into: Path) -> Path:
+    """The folder with the objects."""
+    with tarfile.open(packed, "r:xz") as file:
+        file.extractall(into, filter="data")
+    return into / "objects"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.raft.register_map import RegisterMap
 from tests.raft.small_cluster import SETTLE, SmallCluster
 
@@ -117,3 +119,29 @@ def test_a_drain_that_is_ended_lets_the_node_lead_and_one_for_good_does_not_end(
         drain.end()
         assert cluster.hosts[1].leaving
         assert not cluster.world.run_until(lambda: not cluster.hosts[1].leaving, timeout=30.0)
+
+
+@pytest.mark.parametrize("third_is_there", [False, True])
+def test_two_voters_that_are_drained_settle_on_one_leader_of_each_group(third_is_there: bool) -> None:
+    """They do not hand a group to each other and back; where the third is away, the one that led serves."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        one = cluster.leader()
+        other, third = (each for each in cluster.voters if each != one)
+        if not third_is_there:
+            cluster.stop(third)
+            cluster.run(3.0)
+        for node in (one, other):
+            assert cluster.hosts[node].leader_drain.for_a_while(60.0)
+        cluster.run(3.0)
+        before = {group: (cluster.leaders(group), cluster.group(one, group).term) for group in GROUPS}
+        assert all(len(leaders) == 1 for leaders, _ in before.values())
+        cluster.load()
+        cluster.run(20.0)
+        cluster.unload()
+        assert before == {group: (cluster.leaders(group), cluster.group(one, group).term) for group in GROUPS}
+        assert led(cluster, third) == (GROUPS if third_is_there else [])
+        for group in GROUPS:
+            # A transfer that is declined refuses the commands of a moment.
+            assert len(cluster.refused[group]) < len(cluster.acked[group]) / 4
+            assert len(cluster.acked[group]) > 1000

@@ -61,6 +61,9 @@ class Tails:
         self.stored.objects[name] = TailDocument(CLUSTER, 1, sections).encode()
         return name
 
+    last_ms = TAKEN_MS + 1_000
+    """The time of the newest tail."""
+
     @property
     def end(self) -> int:
         """The end of the partition in what a restore would go on from."""
@@ -92,7 +95,25 @@ def test_one_that_was_taken_before_the_documents_is_passed_over(tails: Tails) ->
     found = tails.read()
     assert found.tail_point is None
     assert tails.end == 1
-    assert found.missing_seconds is not None
+    assert found.missing_seconds == (tails.last_ms - found.point.taken_ms + 5_000) / 1000
+
+
+def test_behind_documents_an_interval_may_be_missing_as_well(tails: Tails) -> None:
+    """As the newest tail point says that can be read, whatever else is wrong with it."""
+    del tails.stored.objects[tails.base]
+    other = replace(tails.point, taken_ms=TAKEN_MS + 600, interval_ms=30_000)
+    tails.stored.objects[other.name] = other.encode()
+    broken = replace(tails.point, taken_ms=TAKEN_MS + 700, interval_ms=1)
+    tails.stored.objects[broken.name] = other.encode()
+    found = tails.read()
+    assert found.tail_point is None
+    assert found.missing_seconds == (tails.last_ms - found.point.taken_ms + 30_000) / 1000
+    for point in (tails.point, other, broken):
+        del tails.stored.objects[point.name]
+    found = tails.read()
+    assert found.missing_seconds == (tails.last_ms - found.point.taken_ms + 5_000) / 1000, (
+        "as they have it unless told"
+    )
 
 
 def test_without_tails_the_missing_time_is_not_told(tails: Tails) -> None:

@@ -144,6 +144,19 @@ def test_topics_below_their_minimum_stay_and_keep_no_others_waiting() -> None:
     assert log.machine.drains_staying() == {1: Staying(below_minimum=(below.name,))}
 
 
+def test_what_cannot_move_without_a_majority_is_told_also_once_its_move_has_begun() -> None:
+    log = Log(nodes=4, level=2)
+    alone = log.topic(log.creation(1, assignments=[[1]]))
+    pair = log.topic(log.creation(2, assignments=[[1, 2], [1, 3]]))
+    fence(log, 1)
+    log.do(SetDraining(1, True))
+    assert log.machine.drains_staying() == {1: Staying(without_majority=(alone.name, pair.name))}
+    (move, *_) = log.machine.drain_moves(1)
+    assert move.topic_id == alone.topic_id
+    log.do(move)
+    assert alone.name in log.machine.drains_staying()[1].without_majority
+
+
 def test_a_move_to_a_node_that_is_drained_by_now_gets_another_target() -> None:
     log = Log(nodes=4, level=2)
     topic = log.topic(log.creation(1, assignments=[[1, 2]]))
