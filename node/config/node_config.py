@@ -124,7 +124,7 @@ class InlineSection:
 
     seconds: float = 5.0
     """The longest that a record lies in the nodes' logs alone, as long as the store works."""
-    max_batch_bytes: int = 16 * KIB
+    max_batch_bytes: int = 32 * KIB
     """A larger batch goes to an object; 0: all do, and what is inline stays so until it is lifted."""
     partition_bytes_per_second: int = 4 * MIB
     bytes_per_second: int = 16 * MIB

@@ -240,7 +240,7 @@ def test_what_goes_inline_fits_an_object_later(tmp_path: Path) -> None:
 
 def test_without_a_word_on_inline_batches_small_objects_bound_them(tmp_path: Path) -> None:
     objects = ("batching.target_bytes=1KiB", "batching.max_object_bytes=3KiB")
-    assert loaded(tmp_path).inline.max_batch_bytes == 16 * 1024
+    assert loaded(tmp_path).inline.max_batch_bytes == 32 * 1024
     assert loaded(tmp_path, overrides=objects).inline.max_batch_bytes == 3 * 1024
 
 

@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="for each case and turn (%(default)g)")
     parser.add_argument("--no-kafka", action="store_true", help="measure Strandline alone")
     parser.add_argument(
-        "--max-batch-bytes", type=int, default=InlineSection().max_batch_bytes or 16 * 1024,
+        "--max-batch-bytes", type=int, default=InlineSection().max_batch_bytes,
         help="inline.max_batch_bytes of the one cluster (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
