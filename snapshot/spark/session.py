@@ -37,7 +37,9 @@ MASTER_SECONDS = 5.0
 EXECUTOR_SECONDS = 60.0
 """Longest wait for a standalone cluster's first executor; Spark itself waits for ever."""
 _STANDALONE = "spark://"
+_CONNECT = "sc://"
 _CHECK_MASTER = "check its address, and that its workers have cores and memory left"
+_CONNECT_CURE = "read there with SparkSession.builder.remote; audits and SQL take local or spark://"
 _NONE_YET = 1
 """Entries in Spark's list of executors while there are none: the driver's own."""
 
@@ -79,8 +81,11 @@ def session(
     its stages, of which the audits have hundreds. Each of the two halves the processor that jobs of seconds
     take, as those do; scans of gigabytes in Spark's own operators would take more.
 
-    Raises NoJava before Spark is started, and NoMaster.
+    Raises NoJava before Spark is started, and NoMaster, also for a server of Spark Connect (`sc://`): its
+    sessions have no context, which the audits need, and begin by `SparkSession.builder.remote`.
     """
+    if master.startswith(_CONNECT):
+        raise NoMaster(f"{master} is a server of Spark Connect, and no master", _CONNECT_CURE)
     local = master.startswith("local")
     driver = "127.0.0.1" if local else _address_towards(master)
     check_java()

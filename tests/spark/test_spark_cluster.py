@@ -120,3 +120,8 @@ def test_reading_streaming_writing_and_all_audits_on_a_cluster(
 def test_a_master_that_is_not_there_is_told_at_once() -> None:
     with pytest.raises(NoMaster, match=f"spark://{nowhere()[:10]}.* cannot be reached .*: check its address"):
         session("none", f"spark://{nowhere()}")
+
+
+def test_a_server_of_spark_connect_is_no_master() -> None:
+    with pytest.raises(NoMaster, match=r"sc://harbour:15002 is a server of Spark Connect.*builder.remote"):
+        session("none", "sc://harbour:15002")
