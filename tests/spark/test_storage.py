@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import re
+import threading
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import obstore
 import pytest
 from obstore.store import from_url
 
+from strandline.snapshot.spark.audits.run import NothingToAudit, check_input
+from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
 from tests.objectstore.s3_endpoint import endpoint
 from tests.spark.planned import TOPICS, read, readable
@@ -19,6 +24,7 @@ from tests.spark.stored_cluster import StoredCluster, build_cluster
 __all__ = ["endpoint"]
 
 
+KEYS_TO_S3 = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "test"}
 KEYS = {"a/b/1": b"one", "a/b-c": b"dash", "a/b/2": b"two", "a0": b"zero", "z/1/2": bytes(1000)}
 
 
@@ -69,12 +75,7 @@ def test_an_option_that_is_none_is_named() -> None:
 def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:
     """A bucket with these objects below a prefix, and another one beside it."""
     urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=10).close()
-    options = {
-        "endpoint": endpoint,
-        "region": "us-east-1",
-        "access_key_id": "test",
-        "secret_access_key": "test",
-    }
+    options = {**KEYS_TO_S3, "endpoint": endpoint}
     whole = from_url(f"s3://{name}", config=options, client_options={"allow_http": True})  # type: ignore[call-overload]
     for key, data in {**{f"prefix/{key}": data for key, data in objects.items()}, "prefix-2/a": b"x"}.items():
         obstore.put(whole, key, data, use_multipart=False)
@@ -86,6 +87,52 @@ def test_a_bucket(endpoint: str) -> None:
     storage = bucket(endpoint, "contract", KEYS)
     check(storage)
     check(pickle.loads(pickle.dumps(storage)))  # noqa: S301 - as Spark sends it to tasks
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """An S3 whose account may do nothing."""
+
+    def do_GET(self) -> None:
+        said = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_bucket_that_refuses_is_one_line_that_says_what_to_check(refusing: str) -> None:
+    options = {**KEYS_TO_S3, "endpoint": refusing}
+    storage = open_storage("s3://closed/prefix", options)
+    asked: list[Callable[[], object]] = [
+        lambda: storage.list("snapshots/"),
+        lambda: storage.versions("l0/"),
+        lambda: storage.folders("l0/"),
+        lambda: storage.get("cluster"),
+        lambda: storage.get_range("l0/a", 0, 1),
+        lambda: read(storage, {"topic": "orders"}),
+        lambda: check_input("s3://closed/prefix", options, "harbour"),
+    ]
+    for ask in asked:
+        with pytest.raises((StorageError, SourceError, NothingToAudit)) as told:
+            ask()
+        line = str(told.value)
+        assert line.startswith("s3://closed/prefix: "), line
+        assert line.endswith("check the bucket's name, its options and what they permit"), line
+        assert "\n" not in line
+        assert re.search("403|denied|permission|Forbidden", line), line
 
 
 @pytest.mark.s3
