@@ -101,6 +101,7 @@ def restore(
             )
 
         async def run(store: ObjectStore) -> dict[str, Any]:
+            from strandline.node.raft.disk import RealDisk
             from strandline.node.restore import data_folders, restored_states, stored_point, take_over
 
             progress("reading the storage")
@@ -125,8 +126,9 @@ def restore(
             for each in found.nodes.values():
                 data_folders.begin_data_folder(each.data)
             progress("writing the data folders")
+            disk = RealDisk()
             await data_folders.write_data_folders(
-                {node: str(each.data) for node, each in found.nodes.items()},
+                {node: (disk, str(each.data)) for node, each in found.nodes.items()},
                 stored.owner.cluster,
                 made,
                 restored_states.restored_documents(stored, made),

@@ -60,7 +60,7 @@ def begin_data_folder(folder: Path) -> None:
 
 
 async def write_data_folders(
-    data: Mapping[int, str],
+    data: Mapping[int, tuple[Disk, str]],
     cluster: str,
     made: RestoredCluster,
     documents: Iterable[SnapshotDocument],
@@ -68,7 +68,9 @@ async def write_data_folders(
     *,
     rng: random.Random,
 ) -> None:
-    """Write the data folder of each node, by its path; durable on return. Raises OSError, WalError.
+    """Write the data folder of each node, on its disk by its path; durable on return.
+
+    Raises OSError, WalError.
 
     `state` is the restored controller's once the first document was made.
     """
@@ -77,8 +79,7 @@ async def write_data_folders(
         for node in document.voters:
             by_node[node].append(document)
     folders = {node: FolderKey(*known) for node, known in state.folders.items()}
-    disk = RealDisk()
-    for node, path in data.items():
+    for node, (disk, path) in data.items():
         await _write_data_folder(
             disk,
             path,

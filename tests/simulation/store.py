@@ -147,6 +147,10 @@ class SimStore:
             call.cancel()
             self._world.call_later(seconds * self._lags.random(), self._silently, effect)
 
+    def lets_change(self, key: str) -> None:
+        """The object may be put once more with other bytes."""
+        self._marks.pop(key, None)
+
     def flip_bit(self, key: str, offset: int) -> None:
         data = bytearray(self.objects[key])
         data[offset] ^= 1 << self._rng.randrange(8)

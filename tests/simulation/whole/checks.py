@@ -80,11 +80,12 @@ def contents(cluster: WholeCluster) -> dict[Place, Content]:
             place = Place(topic.topic_id, number)
             newest = cluster.ledger.objects.newest(partition.group)
             assert newest is not None
-            found[place] = _content(cluster, place, newest)
+            found[place] = content_of(cluster, place, newest)
     return found
 
 
-def _content(cluster: WholeCluster, place: Place, machine: PartitionStateMachine) -> Content:
+def content_of(cluster: WholeCluster, place: Place, machine: PartitionStateMachine) -> Content:
+    """What a partition holds in this state."""
     ledger, found = cluster.ledger, []
     following: int | None = None
     for base, end, body in _pieces(cluster, place, machine):
@@ -192,6 +193,11 @@ def _check_order(
             continue
         content = found[lane.place]
         numbers = [batch.number for _, batch in content.batches if batch.producer == lane.identity]
+        if lane.lost:
+            # The broker that remembers less refuses what follows, or has forgotten the producer.
+            if numbers != sorted(set(numbers)):
+                ledger.broken("order", f"the batches of {lane.identity} in {lane.place} are {numbers}")
+            continue
         first = lane.made - len(numbers) if content.start else 0
         if numbers != list(range(first, lane.made)):
             ledger.broken("order", f"the batches of {lane.identity} in {lane.place} are {numbers}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -75,6 +75,16 @@ class Directory:
             if topic.stable or not stable
             for number in range(topic.partitions)
         ]
+
+    def restored(self, there: Mapping[bytes, tuple[str, int]]) -> None:
+        """The topics are these now: name and number of partitions by id."""
+        for topic in self.topics:
+            topic.doomed = topic.topic_id not in there
+            topic.partitions = there.get(topic.topic_id, ("", topic.partitions))[1]
+        known = {topic.topic_id for topic in self.topics}
+        for topic_id, (name, count) in there.items():
+            if topic_id not in known:
+                self.topics.append(TopicKnown(name, topic_id, count, stable=False))
 
     def topic(self, place: Place) -> TopicKnown:
         wanted = place.topic_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -58,6 +59,15 @@ class Consumer(Client):
         """From now on take what there is, at once."""
         self._max_wait, self._min_bytes, self._max_bytes = 0.1, 1, CALM_BYTES
         self._patience = CALM_SECONDS
+
+    def restored(self, ends: Mapping[Place, int]) -> None:
+        """Go on in a restored cluster, whose partitions end here."""
+        self._gone = {place: None for place in self._gone if self.directory.gone(place)}
+        for place, end in ends.items():
+            if self.positions.get(place, 0) > end:
+                self.positions[place] = end
+                self._epochs.pop(place, None)
+                self._starts.pop(place, None)
 
     async def _work(self) -> None:
         await self.pause()

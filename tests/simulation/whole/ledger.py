@@ -14,6 +14,7 @@ from zlib import crc32
 import msgpack
 
 from strandline.statemachine.coordinator_machine import CoordinatorMachine
+from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import PartitionOpcode
@@ -21,6 +22,8 @@ from tests.simulation.report import Finding
 from tests.simulation.whole.objects import BODY, Objects, Place
 from tests.simulation.whole.retention import Retention
 
+BEGAN = b"began"
+"""What is kept of the entry with which a term begins."""
 STATE_EVERY = 8
 """Entries between two states that replicas are compared by."""
 
@@ -39,6 +42,8 @@ class Sent:
     connection: int = 0
     """The connection a batch without producer id was sent on, once."""
     acked: int | None = None
+    acked_at: float = 0.0
+    """When that was told."""
     refused: str | None = None
     """A code under which it is certainly not there."""
 
@@ -115,6 +120,8 @@ class Ledger:
     def acked(self, batch: Sent, offset: int) -> None:
         if batch.acked is not None and batch.acked != offset:
             self.broken("one offset", f"{batch} was acknowledged at {batch.acked} and at {offset}")
+        if batch.acked is None:
+            batch.acked_at = self._now()
         batch.acked = offset
         self._at(batch.place, offset, batch)
 
@@ -135,6 +142,26 @@ class Ledger:
             self.broken("one record an offset", f"at {offset} of {place} were {before} and {batch}")
         return before is batch
 
+    def restored(
+        self, states: Mapping[int, tuple[int, int, StateMachine]], ends: Mapping[Place, int]
+    ) -> list[Sent]:
+        """Go on with a restored cluster: its groups' (index, term, state), and where its partitions end.
+
+        What was acknowledged or read from there on is no more. Returns the acknowledged ones of it.
+        """
+        self.objects.restored(states)
+        for log in self._logs.values():
+            log.window = (0, 0)
+        lost = []
+        for batch in self.sent.values():
+            if batch.acked is not None and batch.acked >= ends.get(batch.place, batch.acked + 1):
+                lost.append(batch)
+                batch.acked = None
+        for place, seen in self.seen.items():
+            for offset in [one for one in seen if one >= ends.get(place, one + 1)]:
+                del seen[offset]
+        return lost
+
     # What replicas do.
 
     def began(self, group: int, index: int, term: int, node: int) -> None:
@@ -142,7 +169,7 @@ class Ledger:
         if leader != node:
             self.broken("one leader a term", f"nodes {leader} and {node} led group {group} in term {term}")
         self.objects.committed(group, index, term)
-        self._entry(group, index, term, b"began")
+        self._entry(group, index, term, BEGAN)
 
     def applied(
         self,

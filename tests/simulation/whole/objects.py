@@ -8,7 +8,7 @@ and after that no entry that is applied for the first time may name it, also if 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
+from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.object_names import PREFIX, object_name, parse_object_name
 from strandline.statemachine.partition.extent import OBJECT_ROW, ROW, InlineExtent
 from strandline.statemachine.partition.level_one import (
@@ -117,6 +118,14 @@ class Objects:
         """A checkpoint's state, by the first replica that captured it."""
         if group != CONTROLLER_GROUP:
             self._captured.setdefault((group, index), state)
+
+    def restored(self, states: Mapping[int, tuple[int, int, StateMachine]]) -> None:
+        """The newest states are these: (index, term, state) by group."""
+        self._newest = {group: (index, machine) for group, (index, _, machine) in states.items()}
+        self._terms |= {group: (index, term) for group, (index, term, _) in states.items()}
+        self._named.clear()
+        self._bounds.clear()
+        self._places = (-1, {})
 
     def newest_term(self, group: int) -> int:
         """Term of the newest entry of a group that was applied."""

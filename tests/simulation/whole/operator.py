@@ -29,18 +29,20 @@ class Operator(Client):
     refused_deletions: tuple[ErrorCode, ...] = (*PASSING, *UNKNOWN, ErrorCode.not_enough_replicas)
     """Codes under which DeleteRecords may fail."""
 
-    def __init__(self, cluster: WholeCluster, directory: Directory, machine: int) -> None:
+    def __init__(self, cluster: WholeCluster, directory: Directory, machine: int, names: int = 0) -> None:
+        """`names`: the number of names that were given to topics; without any, the first ones are made."""
         super().__init__(cluster, directory, "operator", machine)
         self.finished: dict[str, int] = {}
         self.ready = False
         """The first topics are there."""
-        self._names = 0
+        self.names = names
         self.spawn(self._work())
 
     async def _work(self) -> None:
         plan = self.cluster.plan
-        for count in plan.topics:
-            await self._create(self._name(), count)
+        if not self.names:
+            for count in plan.topics:
+                await self._create(self._name(), count)
         self.ready = True
         while plan.admin:
             await asyncio.sleep(self.rng.expovariate(1 / plan.admin_interval))
@@ -51,8 +53,8 @@ class Operator(Client):
             self.finished[kind] = self.finished.get(kind, 0) + 1
 
     def _name(self) -> str:
-        self._names += 1
-        return f"topic-{self._names}"
+        self.names += 1
+        return f"topic-{self.names}"
 
     async def _do_create(self) -> None:
         if len(self.directory.live(stable=False)) < 4:

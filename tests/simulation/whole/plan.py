@@ -102,8 +102,9 @@ class Plan:
     """How compacted topics are used; None: there are none."""
     topic_configs: tuple[tuple[str, str], ...] = ()
     """Of every topic that is created; empty: what `shrinking` says."""
-    lost_folders: Literal["none", "one", "all"] = "none"
-    """Whether single folders are wiped among the other faults, or all of them when these are over."""
+    lost_folders: Literal["none", "one", "all", "restored"] = "none"
+    """Whether single folders are wiped among the other faults, or all of them when these are over; or all of
+    them under load, and the cluster is restored."""
     fewest: int = 3
     """Replicas that a partition which is moved has at least."""
     inline: InlineSection = field(default_factory=lambda: InlineSection(max_batch_bytes=0))
@@ -328,4 +329,23 @@ def with_upheaval(plan: Plan, seed: int) -> Plan:
         lost_folders="one" if wiped else "none",
         fault_seconds=plan.fault_seconds + longer,
         upheaval=upheaval,
+    )
+
+
+RESTORED_GRACE_SECONDS = 12.0
+"""`collector.grace_seconds` there: what a tail point names stays for so long."""
+
+
+def with_restore(plan: Plan, seed: int) -> Plan:
+    """The plan with a cluster that is restored from its bucket, for one of eight. No other kind has these
+    seeds, and what is drawn here is drawn nowhere else."""
+    if seed < GROWING_FROM or seed // 8 % 8 != 6 or plan.full_disks:
+        return plan
+    rng = random.Random(f"restore {seed}")
+    return replace(
+        plan,
+        tails=plan.tails or rng.choice((0.4, 0.8, 1.5)),
+        collector=replace(plan.collector, grace_seconds=RESTORED_GRACE_SECONDS),
+        lost_folders="restored",
+        fault_seconds=rng.uniform(2.0, 6.0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -57,6 +57,8 @@ class Lane:
     made: int = 0
     sequence: int = 0
     abandoned: bool = False
+    lost: bool = False
+    """What was acknowledged is not in the cluster that was restored."""
     more: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -77,6 +79,11 @@ class Producer(Client):
         self._seconds = cluster.plan.seconds_to_answer
         for _ in range(cluster.plan.lanes):
             self.spawn(self._work())
+
+    def restored(self, lost: Collection[tuple[str, Place]]) -> None:
+        """Learn of which producers a restored cluster lacks what was acknowledged, and where."""
+        for lane in self.lanes:
+            lane.lost = lane.lost or (lane.identity, lane.place) in lost
 
     refused_with: tuple[ErrorCode, ...] = ()
     """Codes under which, besides those that pass, a batch of a producer without an id may be refused."""
@@ -255,6 +262,8 @@ class Producer(Client):
             return False
         if code not in RETRIABLE:
             self.ledger.broken("answers", f"{batch} was answered {code.name}")
+        elif code is ErrorCode.out_of_order_sequence_number and lane.lost:
+            lane.abandoned = True
         elif code is ErrorCode.out_of_order_sequence_number and lane.pending[0] is batch:
             self.ledger.broken("sequences", f"{batch}: all before it is acknowledged, and it is out of order")
         return False

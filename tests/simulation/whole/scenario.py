@@ -38,6 +38,7 @@ from tests.simulation.whole.operator import Operator
 from tests.simulation.whole.pace import paced
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.regrowth import Regrowth
 from tests.simulation.whole.service import Service
 from tests.simulation.whole.sim_broker import SimBroker
 from tests.simulation.whole.tail_points import PointJudge
@@ -57,6 +58,10 @@ FINISHES_SECONDS = 20.0
 CALM_SECONDS = 12.0
 DRAINS_SECONDS = 40.0
 """Until leases of checkpoints have ended, and epochs have passed that no partition will accept any more."""
+POINT_SECONDS = 6.0
+"""Under faults, for a first tail point."""
+AFTER_RESTORE_SECONDS = 3.0
+"""For faults in the restored cluster."""
 ACCESS_SECONDS = 4.0
 """Without faults, in which access is changed and asked for."""
 CLIENTS_FROM = 101
@@ -97,6 +102,8 @@ class Scenario:
         ending = [self._endure, self._recover, self._look_back]
         if self.plan.lost_folders == "all":
             ending = [self._lose_all]
+        if self.plan.lost_folders == "restored":
+            ending = [self._restore, *ending]
         for phase in (self._begin, self._suffer, *ending):
             if not self._failed():
                 self.world.record(0, f"phase: {phase.__name__}")
@@ -213,6 +220,43 @@ class Scenario:
         self.faults.counts["all folders lost"] += 1
         self.world.run(self.world.now + AFTERMATH_SECONDS)
         LostCluster(self.cluster).run()
+
+    def _restore(self) -> None:
+        """All folders are lost under load, and a cluster of what the bucket holds goes on, with faults."""
+        faults, points, tails, operator = self.faults, self.points, self.tails, self.operator
+        assert faults is not None
+        assert points is not None
+        assert tails is not None
+        assert operator is not None
+        stable = self.directory.topics[0].name
+        self.world.run_until(lambda: self._failed() or points.has(stable), timeout=POINT_SECONDS)
+        if not points.has(stable):
+            self._heal()
+            self._until("tail points", lambda: None if points.has(stable) else "none", CALM_SECONDS)
+        if self._failed():
+            return
+        regrowth = Regrowth(self.cluster, self.directory, faults.counts)
+        regrowth.lose()
+        operator.close()
+        faults.heal()
+        regrowth.settle()
+        regrown = regrowth.restore()
+        if regrown is None or self._failed():
+            return
+        tails.restored(regrown.documents)
+        points.restored(regrown.documents)
+        lost = {(batch.producer, batch.place) for batch in regrown.lost}
+        for producer in self.producers:
+            producer.restored(lost)
+        for consumer in self.consumers:
+            consumer.restored(regrown.ends)
+        self.operator = Operator(self.cluster, self.directory, self._machine(), operator.names)
+        regrowth.start()
+        self._until("in service after a restore", Service(self.cluster).missing, SERVES_SECONDS)
+        self.faults = WholeFaults(self.cluster, self.clients)
+        self.faults.counts = faults.counts
+        self.faults.start()
+        self.world.run(self.world.now + AFTER_RESTORE_SECONDS)
 
     def _recover(self) -> None:
         assert self.operator is not None

@@ -22,8 +22,6 @@ from strandline.statemachine.controller.controller_snapshot import load
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, INTERNAL_TOPICS, TRANSACTIONS_TOPIC
-from strandline.statemachine.machine import Captured, StateMachine
-from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_state import PartitionState
 from strandline.statemachine.transactions.transaction_state import (
     PREPARED,
@@ -33,7 +31,7 @@ from strandline.statemachine.transactions.transaction_state import (
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 from tests.histories.history import History, Place
 from tests.simulation.whole.cluster import WholeCluster
-from tests.simulation.whole.tails import BEGAN
+from tests.simulation.whole.replays import Replays, ignore
 
 LOOK_SECONDS: Final = 0.3
 CHECK: Final = "tail points"
@@ -48,19 +46,13 @@ class _Judged:
     """Of each partition, the next offset and the last stable offset."""
 
 
-@dataclass(slots=True)
-class _Replayed:
-    machine: StateMachine
-    index: int = 0
-
-
 class PointJudge:
     """Looks for new points now and then, from `start` on."""
 
     def __init__(self, cluster: WholeCluster) -> None:
         self._cluster = cluster
         self._tails: dict[str, TailDocument] = {}
-        self._replayed: dict[int, _Replayed] = {}
+        self._replays = Replays(cluster.ledger)
         self._judged: dict[str, _Judged] = {}
         self._newest = ""
 
@@ -68,8 +60,16 @@ class PointJudge:
     def points(self) -> int:
         return len(self._judged)
 
+    def has(self, topic: str) -> bool:
+        """Whether the newest point has this topic."""
+        return Place(topic, 0) in self._judged[self._newest].ends if self._newest in self._judged else False
+
     def start(self) -> None:
         self._again()
+
+    def restored(self, documents: Iterable[SnapshotDocument]) -> None:
+        """Judge from now on the points of the cluster that begins with these states."""
+        self._replays.begin_with(documents)
 
     def _again(self) -> None:
         self.look()
@@ -116,37 +116,9 @@ class PointJudge:
     def _judge_state(self, name: str, document: SnapshotDocument) -> None:
         if document.group == CONTROLLER_GROUP:
             return  # without users' credentials it is another state than the log's
-        replayed = self._replay(document)
+        replayed = self._replays.at(document.kind, document.group, document.index)
         if replayed is not None and replayed.snapshot() != document.state:
             self._broken(f"{name}: group {document.group} has another state after entry {document.index}")
-
-    def _replay(self, document: SnapshotDocument) -> StateMachine | None:
-        """The state after the document's entry; None if that is before the last that was asked for."""
-        ledger, group = self._cluster.ledger, document.group
-        entries, replayed = ledger.entries_of(group), self._replayed.get(group)
-        if replayed is None:
-            machine: StateMachine
-            if document.kind == GroupsMachine.kind:
-                machine = GroupsMachine(_ignore)
-            elif document.kind == TransactionsMachine.kind:
-                machine = TransactionsMachine(_ignore)
-            else:
-                newest = ledger.objects.newest(group)
-                if newest is None:
-                    return None  # its topic is gone
-                machine = PartitionStateMachine(newest.creation_epoch, _ignore)
-            replayed = self._replayed[group] = _Replayed(machine)
-        if document.index < replayed.index:
-            return None
-        for at in range(replayed.index + 1, document.index + 1):
-            if at in entries:
-                term, command = entries[at]
-                if command == BEGAN:
-                    replayed.machine.begin_term(at, term, 0)
-                else:
-                    replayed.machine.apply(at, term, command)
-        replayed.index = document.index
-        return replayed.machine
 
     # All of them.
 
@@ -207,7 +179,7 @@ class PointJudge:
         for partition in topic.partitions if topic else ():
             if partition.group not in documents:
                 continue
-            machine = GroupsMachine(_ignore)
+            machine = GroupsMachine(ignore)
             machine.restore(documents[partition.group].state)
             for group_id, group in machine.groups.items():
                 pending = [key for rows in group.offsets.pending.values() for key in rows.items()]
@@ -281,10 +253,6 @@ def _transactions(
     topic = controller.by_name.get(TRANSACTIONS_TOPIC)
     for partition in topic.partitions if topic else ():
         if partition.group in documents:
-            machine = TransactionsMachine(_ignore)
+            machine = TransactionsMachine(ignore)
             machine.restore(documents[partition.group].state)
             yield from machine.transactions.values()
-
-
-def _ignore(index: int, captured: Captured) -> None:
-    """A checkpoint that is met was published by the nodes."""

@@ -6,8 +6,7 @@ the log, applied anew from its beginning. When all is over it has to have everyt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from strandline.snapshot.document import SnapshotDocument
@@ -15,19 +14,17 @@ from strandline.snapshot.spark.newest import NewestCheckpoints
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.storage import ObjectMissing, Storage
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.machine import Captured
 from strandline.statemachine.partition.extent import ObjectExtent
 from strandline.statemachine.partition.level_one import level_one_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from tests.simulation.store import SimStore
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.objects import Place
+from tests.simulation.whole.replays import Replays
 
 LOOK_SECONDS: Final = 0.7
 WHOLE_EVERY: Final = 5
 """Looks at checkpoints, too; the others are at tails alone."""
-BEGAN: Final = b"began"
-"""What the ledger keeps of the entry with which a term begins."""
 
 
 class BucketNow(Storage):
@@ -56,27 +53,24 @@ class BucketNow(Storage):
         raise NotImplementedError
 
 
-@dataclass(slots=True)
-class _Replayed:
-    """A partition's log, applied up to one entry."""
-
-    machine: PartitionStateMachine
-    index: int = 0
-
-
 class TailReader:
     """Looks now and then, from `start` on."""
 
     def __init__(self, cluster: WholeCluster) -> None:
         self._cluster = cluster
         self._reader = NewestCheckpoints(BucketNow(cluster.store), "simulated")
-        self._replayed: dict[int, _Replayed] = {}
+        self._replays = Replays(cluster.ledger)
         self._seen: dict[int, tuple[int, int, int]] = {}
         """What the reader sees of each partition: next, start and last stable offset."""
         self.looks = self.states = 0
 
     def start(self) -> None:
         self._again()
+
+    def restored(self, documents: Iterable[SnapshotDocument]) -> None:
+        """Judge from now on what the cluster that begins with these states publishes."""
+        self._replays.begin_with(documents)
+        self._seen.clear()
 
     def _again(self) -> None:
         self.look(whole=self.looks % WHOLE_EVERY == 0)
@@ -106,35 +100,17 @@ class TailReader:
                 self._judge(group, *found)
 
     def _judge(self, group: int, name: str, document: SnapshotDocument) -> None:
-        ledger, replayed = self._cluster.ledger, self._replay(group, document.index)
-        if replayed is None:
+        ledger = self._cluster.ledger
+        if document.index < self._replays.begins(group):
+            return  # of the life before, and the nodes of this one have published nothing yet
+        replayed = self._replays.at(PartitionStateMachine.kind, group, document.index)
+        if not isinstance(replayed, PartitionStateMachine):
             ledger.broken("tails", f"{name}: group {group} goes back to entry {document.index}")
             return
         self.states += 1
         if document.state != replayed.snapshot():
             ledger.broken("tails", f"{name}: group {group} has another state after entry {document.index}")
         self._seen[group] = _visible(replayed)
-
-    def _replay(self, group: int, index: int) -> PartitionStateMachine | None:
-        """The state after an entry; None for one before the last that was asked for."""
-        entries = self._cluster.ledger.entries_of(group)
-        replayed = self._replayed.get(group)
-        if replayed is None:
-            newest = self._cluster.ledger.objects.newest(group)
-            assert newest is not None, "it has applied an entry"
-            replayed = _Replayed(PartitionStateMachine(newest.creation_epoch, _ignore))
-            self._replayed[group] = replayed
-        if index < replayed.index:
-            return None
-        for at in range(replayed.index + 1, index + 1):
-            if at in entries:
-                term, command = entries[at]
-                if command == BEGAN:
-                    replayed.machine.begin_term(at, term, 0)
-                else:
-                    replayed.machine.apply(at, term, command)
-        replayed.index = index
-        return replayed.machine
 
     def behind(self) -> str | None:
         """The partition of which the reader has not seen all, None if there is none."""
@@ -145,7 +121,9 @@ class TailReader:
                 continue
             if self._seen.get(group) != _visible(newest):
                 return f"{place} is {_visible(newest)}, seen as {self._seen.get(group)}"
-            missing = self._missing(place, self._replayed[group].machine)
+            reached = self._replays.reached(group)
+            assert isinstance(reached, PartitionStateMachine)
+            missing = self._missing(place, reached)
             if missing is not None:
                 return f"{place}: {missing} is named, and is gone"
         return None
@@ -163,7 +141,3 @@ class TailReader:
 
 def _visible(machine: PartitionStateMachine) -> tuple[int, int, int]:
     return machine.next_offset, machine.start_offset, machine.last_stable_offset
-
-
-def _ignore(index: int, captured: Captured) -> None:
-    """A checkpoint that is met was published by the nodes."""

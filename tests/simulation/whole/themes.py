@@ -15,6 +15,7 @@ from tests.simulation.whole.plan import (
     with_growth,
     with_inline,
     with_moves,
+    with_restore,
     with_tails,
     with_upheaval,
 )
@@ -47,7 +48,8 @@ def plan_of(seed: int) -> Plan:
     plan = _with_lost_folders(plan, random.Random(f"{seed} {WIPED}"))
     plan = with_acls(with_far_store(plan, seed), seed)
     plan = with_tails(plan, random.Random(f"{seed} tails"))
-    return with_upheaval(with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed), seed)
+    plan = with_upheaval(with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed), seed)
+    return with_restore(plan, seed)
 
 
 def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:
