@@ -255,7 +255,7 @@ class NodeParts:
             self.host,
             self.controller,
             config.level_one.sweep_seconds,
-            config.collector.deletes_per_second,
+            config.collector,
             loop=loop,
         )
         self.replicas = HostedReplicas(

@@ -6,8 +6,12 @@ tell their owner. It lists first and then makes sure that its state is the newes
 was created before, hence is known to that state or was deleted. Ids of topics and groups never come back, so
 a deletion that takes effect late is harmless.
 
+A restore to the newest tail point, which is some seconds old and has no lease, brings back what was deleted
+since, and needs all that it names. So what a topic left stays for `collector.grace_seconds` after this node
+saw that the topic is gone.
+
 A topic that the cluster never had is left alone: its objects are another cluster's in the same storage, or
-those of this one before it lost its log.
+those of this one before it lost its log. A restored cluster takes it for one that was made after its point.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import asyncio
 import logging
 from typing import Final, NamedTuple
 
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
 from strandline.node.raft.group import RaftGroup
@@ -32,6 +37,8 @@ log = logging.getLogger(__name__)
 PAGE: Final = 1_000
 MAX_PAGES: Final = 256
 """Listings in one round; the next one goes on behind them."""
+MAX_SEEN: Final = 10_000
+"""Topics and groups that are gone and left something, of which this process knows since when."""
 _BEHIND_SLASH: Final = "0"
 """The character that follows "/": a folder's name with it comes behind all that is in the folder."""
 
@@ -60,7 +67,7 @@ class GoneTopics:
         host: RaftHost,
         controller: ControllerClient,
         sweep_seconds: float,
-        deletes_per_second: int,
+        collector: CollectorSection,
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -74,8 +81,14 @@ class GoneTopics:
         self._host = host
         self._controller = controller
         self._sweep_seconds = sweep_seconds
-        self._deletes_per_second = deletes_per_second
+        self._deletes_per_second = collector.deletes_per_second
+        self._grace_seconds = collector.grace_seconds
         self._loop = loop
+        self._seen: dict[bytes | int, float] = {}
+        """When this process first saw that an owner of names is gone; owners that have no names left by the
+        end of a round are forgotten. Beyond MAX_SEEN others wait."""
+        self._met: set[bytes | int] = set()
+        """Of those, the ones that had names in this round."""
         self._behind = {LEVEL_ONE_PREFIX: "", cluster_prefix(host.cluster_id): ""}
         """By prefix, where the next round goes on; from the start after it came to the end."""
         self._task: asyncio.Task[None] | None = None
@@ -118,6 +131,9 @@ class GoneTopics:
                 pages -= 1
                 if await self._page(prefix, group, machine):
                     break
+        if not any(self._behind.values()):
+            self._seen = {owner: at for owner, at in self._seen.items() if owner in self._met}
+            self._met.clear()
 
     async def _page(self, prefix: str, group: RaftGroup, machine: Controller) -> bool:
         """List names behind the last page and delete those that may go; returns whether that was the end."""
@@ -127,7 +143,8 @@ class GoneTopics:
             # What is gone in an old state may be there in the newest, where ids were forgotten.
             if not isinstance(await group.barrier(), Applied):
                 return True
-            await self._delete([name for name, owner in owners.items() if owner.is_gone(machine)], machine)
+            going = [name for name, owner in owners.items() if self._may_go(owner, machine)]
+            await self._delete(going, machine)
         self.foreign += len(names) - len(owners)
         if len(names) < PAGE:
             self._behind[prefix] = ""
@@ -137,6 +154,16 @@ class GoneTopics:
         stays = last is not None and not last.is_gone(machine)
         self._behind[prefix] = last.prefix + _BEHIND_SLASH if last is not None and stays else names[-1]
         return False
+
+    def _may_go(self, owner: _Owner, machine: Controller) -> bool:
+        """Whether an owner has been gone for as long as a tail point may need what it left."""
+        if not owner.is_gone(machine):
+            return False
+        now, key = self._loop.time(), owner.owner_id
+        if key not in self._seen and len(self._seen) >= MAX_SEEN:
+            return False
+        self._met.add(key)
+        return now - self._seen.setdefault(key, now) >= self._grace_seconds
 
     async def _delete(self, names: list[str], machine: Controller) -> None:
         for first in range(0, len(names), MAX_DELETE):

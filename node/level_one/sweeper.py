@@ -1,15 +1,17 @@
 """Deletes the level-one objects of the partitions led here that no reader can need.
 
 A partition's state keeps each object that it no longer refers to as removed, with the log index of its
-removal. The sweeper deletes it when no leased checkpoint is older; a command then forgets it. Objects that
-were never registered are found by listing: only the partition's leader can tell an orphan from an object that
-may yet be registered. No object is ever deleted by its age.
+removal. The sweeper deletes it when no leased checkpoint is older, and `collector.grace_seconds` have passed
+since this leader saw it removed: the newest tail point, which has no lease, may still name it. A command then
+forgets it. Objects that were never registered are found by listing: only the partition's leader can tell an
+orphan from an object that may yet be registered. No object is ever deleted by its age.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -43,6 +45,19 @@ class Sweeping:
     sweep_at: float
     sweep: RetryBackoff = field(default_factory=lambda: RetryBackoff(FIRST_RETRY_SECONDS))
     removal: RetryBackoff = field(default_factory=lambda: RetryBackoff(FIRST_RETRY_SECONDS))
+    seen: deque[tuple[float, int]] = field(default_factory=deque)
+    """When the newest removed object was first seen, and the log index of its removal. The first is the
+    newest one that is past its grace, if any is. There is at most one for each look within the grace."""
+
+    def past_grace(self, newest: int, now: float, grace_seconds: float) -> int:
+        """Take note of the newest removal; gives the log index up to which removals are past their grace."""
+        seen = self.seen
+        if not seen or newest > seen[-1][1]:
+            seen.append((now, newest))
+        while len(seen) > 1 and now - seen[1][0] >= grace_seconds:
+            seen.popleft()
+        at, index = seen[0]
+        return index if now - at >= grace_seconds else 0
 
 
 class Sweeper:
@@ -82,10 +97,15 @@ class Sweeper:
             if not self._may_delete():
                 return
             sweeping, now = self._sweepings[replica.group.id], loop.time()
-            if not replica.machine.removed and sweeping.sweep_at > now:
+            removed, until = replica.machine.removed, 0
+            if removed:
+                grace_seconds = self._context.config.collector.grace_seconds
+                until = sweeping.past_grace(removed[-1].log_index, now, grace_seconds)
+            due = bool(removed) and removed[0].log_index <= until
+            if not due and sweeping.sweep_at > now:
                 continue
             try:
-                await self._tend(replica, sweeping)
+                await self._tend(replica, sweeping, until)
             except Exception as error:
                 # The others must not wait for this one.
                 message = f"level one: sweeping {label(replica)} failed in a way that was not foreseen"
@@ -96,10 +116,10 @@ class Sweeper:
         controller may be of before the pause."""
         return self._context.registered and not self._context.controller.machine.collection_paused
 
-    async def _tend(self, replica: Replica, sweeping: Sweeping) -> None:
+    async def _tend(self, replica: Replica, sweeping: Sweeping, until: int) -> None:
         loop = self._context.loop
-        if replica.machine.removed and sweeping.removal.retry_at <= loop.time():
-            await self._guarded(self.delete_removed(replica), replica, sweeping.removal)
+        if until and sweeping.removal.retry_at <= loop.time():
+            await self._guarded(self.delete_removed(replica, until), replica, sweeping.removal)
         due = max(sweeping.sweep_at, sweeping.sweep.retry_at) <= loop.time()
         if due and leads_in(replica, sweeping.term):
             # First, so that what goes wrong in an unforeseen way is not tried again at once.
@@ -108,14 +128,16 @@ class Sweeper:
             if not done or not self._may_delete():
                 sweeping.sweep_at = loop.time()
 
-    async def delete_removed(self, replica: Replica) -> None:
-        """Delete removed objects that no lease protects. Raises StoreError.
+    async def delete_removed(self, replica: Replica, until: int) -> None:
+        """Delete objects that were removed up to this log index, and that no lease protects.
+
+        Raises StoreError.
 
         The state alone decides, even if leadership has moved: a removed object is never named again, and an
         ended lease is not renewed. An object that is deleted and not forgotten is deleted again, by any
         leader.
         """
-        gone = replica.machine.removable()[:MAX_DELETE]
+        gone = [one for one in replica.machine.removable() if one.log_index <= until][:MAX_DELETE]
         if not gone:
             return
         names = [level_one_name(replica.topic_id, replica.number, one.term, one.unique) for one in gone]

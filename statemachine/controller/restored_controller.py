@@ -49,6 +49,8 @@ def move_on(
     }
     for registration in state.nodes.values():
         state.put_node(registration._replace(fenced=True))
+    # A topic that it does not know was made after the point, and what there is of it goes.
+    state.forgotten_index = max(1, state.forgotten_index)
     state.replacement = None
     for group, move in list(state.moves.items()):
         topic_id, number = state.places[group]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from strandline.node.config.node_config import CollectorSection
 from strandline.node.gc.gone_topics import MAX_PAGES, PAGE, GoneTopics
 from strandline.node.objectstore.store import NotDone
 from strandline.node.raft.outcome import Applied, NotLeader
@@ -35,7 +36,7 @@ def documents(group: int, cluster: str = CLUSTER) -> list[str]:
 class Site:
     """The controller's leader, as far as is needed: `leads`, and what happens in its barrier."""
 
-    def __init__(self, *, rate: int = 1_000_000) -> None:
+    def __init__(self, *, rate: int = 1_000_000, grace: float = 0.0) -> None:
         self.world = World(1)
         self.sim = started(self.world)
         self.store = ListedStore()
@@ -47,7 +48,8 @@ class Site:
         self.groups = {0: self}
         self.cluster_id = CLUSTER
         me = cast(Any, self)
-        self.gone = GoneTopics(self.store, me, me, 10.0, rate, loop=self.sim.loop)
+        section = CollectorSection(grace_seconds=grace, deletes_per_second=rate)
+        self.gone = GoneTopics(self.store, me, me, 10.0, section, loop=self.sim.loop)
 
     async def barrier(self) -> Any:
         self.barriers += 1
@@ -69,6 +71,27 @@ class Site:
 
 def groups(topic: Topic) -> list[int]:
     return [partition.group for partition in topic.partitions]
+
+
+def test_what_a_topic_left_stays_for_as_long_as_a_tail_point_may_need_it() -> None:
+    """Also what comes late, and not longer for each page; what is found after all had gone waits anew."""
+    site = Site(grace=60.0)
+    with site.world:
+        gone = site.topic(1)
+        site.delete(gone)
+        names = objects(gone.topic_id, PAGE + 10)
+        site.store.names = sorted(names)
+        for seconds, left in ((0.0, PAGE + 10), (58.0, PAGE + 10), (3.0, 0)):
+            site.world.run(site.world.now + seconds)
+            site.sweep()
+            assert len(site.store.names) == left
+        site.sweep()
+        site.store.names = names[:1]
+        site.sweep()
+        assert len(site.store.names) == 1
+        site.world.run(site.world.now + 61.0)
+        site.sweep()
+        assert not site.store.names
 
 
 def test_what_deleted_topics_left_goes_and_all_else_stays() -> None:

@@ -149,6 +149,45 @@ class TestOrphans:
                 replica.leads = True
 
 
+class TestGrace:
+    def test_a_removed_object_stays_for_as_long_as_a_tail_point_may_need_it(self) -> None:
+        """It counts from when this leader saw it removed, for each on its own."""
+        with upkeep_node(grace=60.0) as node:
+            replica = node.add()
+            first, second, kept = (lifted(node, replica, number) for number in (1, 2, 3))
+            replica.apply(SetStartOffset(1))
+            step(node)
+            node.wait(30)
+            replica.apply(SetStartOffset(2))
+            step(node)
+            node.wait(29)
+            step(node)
+            assert node.names(replica) == sorted([first, second, kept])
+            node.wait(1.1)
+            step(node)
+            assert node.names(replica) == sorted([second, kept])
+            node.wait(30)
+            step(node)
+            assert node.names(replica) == [kept]
+            assert not replica.machine.removed
+
+    def test_a_new_leader_does_not_know_for_how_long(self) -> None:
+        with upkeep_node(grace=60.0) as node:
+            replica = node.add()
+            lifted(node, replica, 1)
+            replica.apply(SetStartOffset(1))
+            step(node)
+            node.wait(59)
+            replica.lead(2)
+            step(node)
+            node.wait(59)
+            step(node)
+            assert len(node.names(replica)) == 1
+            node.wait(2)
+            step(node)
+            assert node.names(replica) == []
+
+
 class TestWhen:
     def test_after_take_up_within_a_minute_and_then_every_period_of_this_leadership_only(self) -> None:
         with upkeep_node() as node:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, cast
 
-from strandline.node.config.node_config import LevelOneSection, NodeConfig, RetentionSection
+from strandline.node.config.node_config import CollectorSection, LevelOneSection, NodeConfig, RetentionSection
 from strandline.node.controller.client import ControllerClient
 from strandline.node.level_one.builder import BuildFailed, Merge, Output
 from strandline.node.level_one.level_one_measures import BuilderMeasures
@@ -267,13 +267,20 @@ def extents_of(replica: HandReplica) -> list[Extent]:
 
 @contextmanager
 def upkeep_node(
-    level_one: LevelOneSection = CONFIG, retention: RetentionSection | None = None, seed: int = 1
+    level_one: LevelOneSection = CONFIG,
+    retention: RetentionSection | None = None,
+    seed: int = 1,
+    grace: float = 0.0,
 ) -> Iterator[Node]:
     with World(seed) as world:
         sim = started(world)
         bucket = SimStore(world)
         store = bucket.client(sim)
-        config = SimpleNamespace(level_one=level_one, retention=retention or RetentionSection())
+        config = SimpleNamespace(
+            level_one=level_one,
+            retention=retention or RetentionSection(),
+            collector=CollectorSection(grace_seconds=grace),
+        )
         yield Node(
             world, sim, bucket, store, HollowBuilder(store), cast(NodeConfig, config), sim.rng("level one")
         )

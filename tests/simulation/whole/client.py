@@ -94,7 +94,8 @@ class Directory:
         raise LookupError(f"no topic has the id {wanted.hex()}")
 
     def gone(self, place: Place) -> bool:
-        return self.topic(place).doomed
+        topic = self.topic(place)
+        return topic.doomed or place.partition >= topic.partitions
 
 
 class Client:

@@ -63,8 +63,9 @@ class Consumer(Client):
     def restored(self, ends: Mapping[Place, int]) -> None:
         """Go on in a restored cluster, whose partitions end here."""
         self._gone = {place: None for place in self._gone if self.directory.gone(place)}
-        for place, end in ends.items():
-            if self.positions.get(place, 0) > end:
+        for place in [*self.positions]:
+            end = ends.get(place, 0)
+            if self.positions[place] > end:
                 self.positions[place] = end
                 self._epochs.pop(place, None)
                 self._starts.pop(place, None)

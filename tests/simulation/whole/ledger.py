@@ -154,11 +154,11 @@ class Ledger:
             log.window = (0, 0)
         lost = []
         for batch in self.sent.values():
-            if batch.acked is not None and batch.acked >= ends.get(batch.place, batch.acked + 1):
+            if batch.acked is not None and batch.acked >= ends.get(batch.place, 0):
                 lost.append(batch)
                 batch.acked = None
         for place, seen in self.seen.items():
-            for offset in [one for one in seen if one >= ends.get(place, one + 1)]:
+            for offset in [one for one in seen if one >= ends.get(place, 0)]:
                 del seen[offset]
         return lost
 

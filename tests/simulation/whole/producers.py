@@ -200,7 +200,7 @@ class Producer(Client):
         while lane.made < lane.total or lane.pending:
             if lane.abandoned:
                 break
-            if self.stopped and (not lane.pending or self.directory.gone(lane.place)):
+            if self.stopped and (not lane.pending or lane.lost or self.directory.gone(lane.place)):
                 lane.abandoned = bool(lane.pending)
                 break
             connection = await self._leader(lane)

@@ -115,6 +115,17 @@ def test_a_cluster_without_its_folders_serves_and_changes_nothing(seed: int) -> 
     assert report.faults["all folders lost"] == 1
 
 
+@pytest.mark.parametrize("seed", [2037, 2039])
+def test_a_cluster_that_lost_all_folders_is_restored_and_goes_on(seed: int) -> None:
+    """In the first one, topics were made after the point; in the second one, objects were merged after it."""
+    assert plan_of(seed).lost_folders == "restored"
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["all folders lost"] == report.faults["restored"] == 1
+    assert report.faults["batches lost"] > 0
+    assert report.outcomes["acknowledged"] > 0
+
+
 @pytest.mark.parametrize("seed", [2009])
 def test_a_bucket_far_away_costs_nothing(seed: int) -> None:
     """With requests that are sent twice, a slow tail, and 503 for what is above a rate."""
