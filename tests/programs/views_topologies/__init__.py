@@ -1,0 +1,1 @@
+"""Topologies of views on a real cluster: `scripts/views-topologies`."""
