@@ -18,13 +18,13 @@ from confluent_kafka import KafkaException
 from strandline.cluster.view_worker import phases
 from strandline.cluster.view_worker.inputs import InputGone
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink, NodeRefuses
-from strandline.cluster.view_worker.state_objects import StateDamaged
 from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.surroundings import REAL, Surroundings
 from strandline.cluster.view_worker.version_task import Replaced, VersionTask
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import StoreError
 from strandline.snapshot.views.errors import RunDamaged, ViewError
+from strandline.snapshot.views.stored_state import StateDamaged
 from strandline.statemachine.controller.controller_commands import MAX_REASON, CancelViews, StopViews
 from strandline.statemachine.views.refusals import Refused
 

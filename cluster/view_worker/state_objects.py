@@ -8,28 +8,22 @@ Each run that a state needs is also a file here (`local_runs.py`), and so mapped
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-import msgpack
-
 from strandline.cluster.view_worker.inputs import Cut
 from strandline.cluster.view_worker.local_runs import LocalRuns
 from strandline.cluster.view_worker.store_thread import BlockingStore
 from strandline.node.objectstore.store import MAX_DELETE
+from strandline.snapshot.views import stored_state
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.run_file import packed, unpacked
+from strandline.snapshot.views.stored_state import Kept, StoredState
 
-VERSION: Final = 1
 ROOT: Final = "views"
-
-
-class StateDamaged(Exception):
-    """A stored state is not what was written, or another release wrote it."""
 
 
 def prefix(program: int, attempt: int | None = None) -> str:
@@ -55,14 +49,12 @@ class StateObjects:
     def save(self, states: Mapping[str, StateManifest], cut: Cut) -> tuple[str, frozenset[str]]:
         """Store states of one cut; gives the manifest's name, and the names of all objects that it needs."""
         kept: dict[int, tuple[Run, str]] = {}
-        rows = {}
-        for operator, state in states.items():
-            spines = [[self._stored(run, kept) for run in runs] for runs in state.runs]
-            rows[operator] = [spines, state.value]
-        at = [[topic, partition, offset] for (topic, partition), offset in sorted(cut.items())]
-        body = msgpack.packb([VERSION, at, rows])
+        operators = {
+            operator: Kept([[self._stored(run, kept) for run in runs] for runs in state.runs], state.value)
+            for operator, state in states.items()
+        }
         name = f"{self._own}{next(self._numbers):010d}.state"
-        self._store.put(name, [body, hashlib.sha256(body).digest()])
+        self._store.put(name, stored_state.written(StoredState(cut, operators)))
         self._files.stored()
         self._files.forget({_file(one) for _, one in (*kept.values(), *self._kept.values())})
         self._kept = kept
@@ -98,30 +90,17 @@ class StateObjects:
 
         Other files here are deleted: on a disk that they fill no state could be stored, and they would stay.
         """
-        stored = bytes(self._store.get(name))
-        body, digest = stored[:-32], stored[-32:]
-        if hashlib.sha256(body).digest() != digest:
-            raise StateDamaged(f"{name} is not what was written")
-        version, at, rows = msgpack.unpackb(body)
-        if version != VERSION:
-            raise StateDamaged(
-                f"STATE_VERSION: another release wrote {name}, in version {version}, and this one reads "
-                f"{VERSION}: run that release on this node, or stop the version (`strandline view stop`) and "
-                "apply it again, which fills it from the beginning"
-            )
-        needed = {run for spines, _ in rows.values() for spine in spines for run in spine}
-        self._files.delete_others({_file(run) for run in needed})
+        found = stored_state.read(name, bytes(self._store.get(name)))
+        self._files.delete_others({_file(run) for run in found.runs})
         runs: dict[str, Run] = {}
-        states = {}
-        for operator, (spines, value) in rows.items():
-            found = tuple(tuple(self._fetched(run, runs) for run in spine) for spine in spines)
-            states[operator] = StateManifest(found, value)
+        states = {
+            operator: StateManifest(
+                tuple(tuple(self._fetched(run, runs) for run in spine) for spine in kept.spines), kept.value
+            )
+            for operator, kept in found.operators.items()
+        }
         self._kept = {id(run): (run, one) for one, run in runs.items()}
-        return (
-            states,
-            {(topic, partition): offset for topic, partition, offset in at},
-            frozenset([name, *runs]),
-        )
+        return states, dict(found.cut), frozenset([name, *runs])
 
     def _fetched(self, name: str, runs: dict[str, Run]) -> Run:
         if name not in runs:

@@ -9,10 +9,9 @@ from strandline.cluster.view_worker import limits
 from strandline.cluster.view_worker.inputs import Inputs, Place
 from strandline.snapshot.views.circuit import Circuit
 from strandline.snapshot.views.errors import ViewLimit
-from strandline.snapshot.views.json_records import RecordReader
+from strandline.snapshot.views.replay import readers
 from strandline.snapshot.views.sink import Changes
-from strandline.statemachine.views.identity import digest
-from strandline.statemachine.views.plan import Plan, Source, Upsert
+from strandline.statemachine.views.plan import Plan
 
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 8 << 20
@@ -35,12 +34,7 @@ class Steps:
         self.cap = STEP_RECORDS
         """The most records of a step."""
         self._most = STEP_RECORDS
-        keys = {digest(each.input): each.key for each in operators.values() if isinstance(each, Upsert)}
-        self._readers = {
-            name: (each, RecordReader(each, keys.get(name)))
-            for name, each in operators.items()
-            if isinstance(each, Source)
-        }
+        self._readers = readers(operators)
 
     @property
     def skipped(self) -> int:

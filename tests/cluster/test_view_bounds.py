@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.cluster.view_worker import local_runs, memory, phases, state_objects, version_task
+from strandline.cluster.view_worker import local_runs, memory, phases, version_task
 from strandline.cluster.view_worker import steps as steps_of_records
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.node.objectstore.store import OutcomeUnknown
+from strandline.snapshot.views import stored_state
 from strandline.statemachine.controller.controller_commands import CancelViews, StopViews
 from tests.cluster.played_views import LIMIT, Link, PlayedCluster
 
@@ -134,7 +135,7 @@ def test_a_state_of_another_release_is_left_for_it(
 ) -> None:
     attempt = LIVE if live else NEXT
     with monkeypatch.context() as patched:
-        patched.setattr(state_objects, "VERSION", 2)
+        patched.setattr(stored_state, "VERSION", 2)
         task = cluster.process(attempt, live=live)
         task.go_on()
         task.phase = "following"

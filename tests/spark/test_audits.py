@@ -292,6 +292,7 @@ NO_TRANSACTIONS = {
     "tombstones_kept",
     "rows_match_markers",
     "views_equal_their_sql",
+    "operators_equal_their_replay",
 }
 """What has nothing to look at here: test_transaction_audits.py has a cluster with transactions."""
 STABLE = "last_stable_offset_is_right"

@@ -6,9 +6,11 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -16,11 +18,17 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from strandline.cluster.admin_client import first_answer
+from strandline.snapshot.spark.at_point import restore_points
 from strandline.snapshot.spark.audits import ClusterStorage, Verdict
+from strandline.snapshot.spark.audits.operator_audit import operators_equal_their_replay
 from strandline.snapshot.spark.audits.result import AuditResult
 from strandline.snapshot.spark.audits.view_audit import views_equal_their_sql
+from strandline.snapshot.spark.audits.view_cut import PointPrograms
 from strandline.snapshot.spark.topic_views import TopicViews
 from strandline.snapshot.storage import open_storage
+from strandline.snapshot.views import stored_state
+from strandline.snapshot.views.run_file import packed, unpacked
+from strandline.snapshot.views.stored_state import StoredState
 from tests.cluster.command import strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster
 
@@ -112,6 +120,64 @@ def audited(spark: SparkSession, cluster: RealCluster) -> AuditResult:
     return views_equal_their_sql(spark, ClusterStorage(open_storage(described.storage), described.cluster))
 
 
+def operators_are_audited(spark: SparkSession, stored: ClusterStorage, folder: Path) -> None:
+    """What is stored is right; each way to forge a state is found."""
+    [point] = restore_points(stored.storage, stored.cluster)[-1:]
+    result = operators_equal_their_replay(spark, stored, [point])
+    assert result.verdict is Verdict.PASSED, (result.evidence, result.remarks)
+    assert result.counts["operators"] > 15
+    assert result.counts["states"] == 1
+    assert result.counts["rows"] > 60
+
+    programs = PointPrograms(stored.storage, point)
+    [program] = programs.state.view_programs.values()
+    assert program.live is not None
+    at = programs.at(program, program.live)
+    assert at is not None
+    state = folder / at.state
+    right = state.read_bytes()
+    found = stored_state.read(at.state, right)
+
+    def problems(forged: StoredState) -> dict[str, str]:
+        state.write_bytes(b"".join(stored_state.written(forged)))
+        told = operators_equal_their_replay(spark, stored, [point])
+        assert told.verdict is Verdict.FINDING
+        return {str(row["operator"]).partition(" ")[0]: str(row["problem"]) for row in told.evidence}
+
+    # Its rows are of other records than its cut says.
+    place, end = next((place, end) for place, end in found.cut.items() if place[0] == "sales" and end > 9)
+    assert {"Upsert", "LinearAggregate"} <= problems(
+        found._replace(cut={**found.cut, place: end // 2})
+    ).keys()
+
+    name, kept = next((one, each) for one, each in found.operators.items() if each.spines and each.spines[0])
+    version, digest, *more = msgpack.unpackb(kept.value)
+    forged = kept._replace(value=msgpack.packb([version, bytes([digest[0] ^ 1]) + digest[1:], *more]))
+    [said] = problems(found._replace(operators={**found.operators, name: forged})).values()
+    assert said.startswith("its digest is ")
+
+    forged = kept._replace(spines=[kept.spines[0][1:], *kept.spines[1:]])
+    [said] = problems(found._replace(operators={**found.operators, name: forged})).values()
+    assert said == "it keeps other rows than its inputs make"
+
+    state.write_bytes(right)
+    run = folder / kept.spines[0][0]
+    whole = run.read_bytes()
+    other = unpacked(run.name, whole)
+    more_of_it = replace(other, sums=(other.sums[0] + 1, *other.sums[1:]))
+    run.write_bytes(b"".join(bytes(part) for part in packed(more_of_it)))
+    [row] = operators_equal_their_replay(spark, stored, [point]).evidence
+    assert row["problem"] == "it keeps other rows than its inputs make"
+    run.write_bytes(whole[:-1])
+    [row] = operators_equal_their_replay(spark, stored, [point]).evidence
+    assert "its state cannot be read" in str(row["problem"])
+    run.unlink()
+    [row] = operators_equal_their_replay(spark, stored, [point]).evidence
+    assert "its state lacks an object" in str(row["problem"])
+    run.write_bytes(whole)
+    assert operators_equal_their_replay(spark, stored, [point]).verdict is Verdict.PASSED
+
+
 @pytest.mark.timeout(480)
 def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     spark: SparkSession,
@@ -141,6 +207,8 @@ def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
     assert result.counts["rows"] > 20
 
     described = cluster.description
+    stored = ClusterStorage(open_storage(described.storage), described.cluster)
+    operators_are_audited(spark, stored, Path(described.storage))
     topics = TopicViews(spark, {"url": described.storage, "cluster": described.cluster})
     query = "select sum(t.n) as n, max(e.n) as most from totals t cross join everything e"
     (shown,) = topics.query(query).collect()

@@ -11,8 +11,8 @@ from strandline.snapshot.spark.audits.view_cut import (
     Cut,
     UnknownOutcome,
     committed_end,
-    cut_of,
     lacks_records,
+    own_offsets,
 )
 from strandline.statemachine.groups.offsets import CommittedOffset, Offsets
 from strandline.statemachine.partition.placeholder import InlineBatch
@@ -63,6 +63,10 @@ def offsets(committed: int, pending: int | None) -> Offsets:
     if pending is not None:
         made.add_pending(LIVE, TOPIC, "sales", 0, offset(pending, ATTEMPT, 2))
     return made
+
+
+def cut_of(found: Offsets | None, newest: Transaction | None, attempt: int) -> Cut | None:
+    return {place: one.offset for place, one in own_offsets(found, newest, attempt).items()} or None
 
 
 def at(first: int) -> Cut:

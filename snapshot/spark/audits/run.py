@@ -26,6 +26,7 @@ from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
 from strandline.snapshot.spark.audits.key_tables import read_tables
 from strandline.snapshot.spark.audits.levels import comparisons
+from strandline.snapshot.spark.audits.operator_audit import operators_equal_their_replay
 from strandline.snapshot.spark.audits.proofs import Proof, Published, known_rows, newest_proof, publish
 from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.replay import replay_rows
@@ -160,6 +161,7 @@ def audit_storages(
         results = _results(frames, places)
     for answers, storage in zip(results, storages, strict=True):
         answers.append(views_equal_their_sql(spark, storage))
+        answers.append(operators_equal_their_replay(spark, storage))
     with settings(spark, small):
         figures = _figures(frames, places)
     left: dict[int, Published] = {}

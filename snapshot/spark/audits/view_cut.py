@@ -40,6 +40,8 @@ class ProgramAt(NamedTuple):
     """Offsets of its inputs, up to which its views' topics have everything."""
     transactions: tuple[Transaction, ...]
     """The newest ones of its processes, the live one's and the one's that filled the version."""
+    state: str
+    """The name of the state that the version has stored last; empty for none."""
 
 
 class UnknownOutcome(Exception):
@@ -66,9 +68,11 @@ class PointPrograms:
         groups = [group_name(program.name, program.created, attempt) for attempt in (None, version.attempt)]
         newest = {group: self._transaction(group) for group in groups}
         for group in groups:
-            cut = cut_of(self._offsets(group), newest[group], version.attempt)
-            if cut is not None:
-                return ProgramAt(cut, tuple(one for one in newest.values() if one is not None))
+            own = own_offsets(self._offsets(group), newest[group], version.attempt)
+            if own:
+                cut = {place: one.offset for place, one in own.items()}
+                state = _told(next(iter(own.values())).metadata)[0]  # they are all of one commit
+                return ProgramAt(cut, tuple(one for one in newest.values() if one is not None), state)
         return None
 
     def input(self, topic_id: bytes, cut: Cut) -> list[PartitionView] | None:
@@ -151,13 +155,15 @@ def lacks_records(fields: Mapping[str, Any], *, keyed: bool) -> bool:
     return bool(fields["start_offset"] if keyed else fields["removals"]["level_one_clean"])
 
 
-def cut_of(offsets: Offsets | None, newest: Transaction | None, attempt: int) -> Cut | None:
+def own_offsets(
+    offsets: Offsets | None, newest: Transaction | None, attempt: int
+) -> dict[tuple[bytes, int], CommittedOffset]:
     """The offsets that a version has committed; `newest` is the transaction of its process.
 
-    None for none. After a cutover the live group still has the offsets of the version before.
+    After a cutover the live group still has the offsets of the version before.
     """
     if offsets is None:
-        return None
+        return {}
     there: dict[tuple[bytes, int], CommittedOffset] = {
         (topic_id, number): one
         for topic_id, partitions in offsets.committed.items()
@@ -165,13 +171,13 @@ def cut_of(offsets: Offsets | None, newest: Transaction | None, attempt: int) ->
     }
     if newest is not None and newest.state is TransactionState.PREPARE_COMMIT:
         there |= offsets.pending.get(newest.marker_producer_id, {})
-    cut = {place: one.offset for place, one in there.items() if _attempt_of(one.metadata) == attempt}
-    return cut or None
+    return {place: one for place, one in there.items() if one.metadata and _told(one.metadata)[1] == attempt}
 
 
-def _attempt_of(metadata: str) -> int | None:
-    """The version that committed an offset; librdkafka sends the text with the 0 behind it."""
-    return int(json.loads(metadata.rstrip("\0"))[1]) if metadata else None
+def _told(metadata: str) -> tuple[str, int]:
+    """The stored state and the version; librdkafka sends the text with the 0 behind it."""
+    state, attempt, *_ = json.loads(metadata.rstrip("\0"))
+    return str(state), int(attempt)
 
 
 def committed_end(
