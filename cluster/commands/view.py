@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
+from strandline.cluster.commands.view_inputs import check_compacted, inputs
 from strandline.cluster.commands.view_plan import plan, read_program, require_views
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, plural, show, table
 from strandline.cluster.target import Admin, Cluster, target
-
-if TYPE_CHECKING:
-    from strandline.statemachine.views.program import Program
 
 app = typer.Typer(help="Views: queries over topics, kept up to date.", no_args_is_help=True)
 
@@ -71,8 +70,10 @@ def apply(
     ]
     if not views:
         raise CommandFailed(f"{file} has no view with a topic", "declare one that is not LOCAL", MISUSED)
-    body = {"program": name, "text": content, "views": views, "inputs": _inputs(program)}
-    answer = first_answer(where.admin, "POST", "/api/views", body, timeout=40.0)
+    check_compacted(where.admin, program)
+    body = {"program": name, "text": content, "views": views, "inputs": inputs(program)}
+    # The node that runs the program knows whether it has room for another version.
+    answer = first_answer(_host_first(where.admin, name), "POST", "/api/views", body, timeout=40.0)
     if wait:
         _wait(where.admin, name, answer["attempt"], wait)
     done = "live" if wait else f"begun as attempt {answer['attempt']}: see `strandline view status {name}`"
@@ -231,12 +232,6 @@ def drop(
     show(as_json, answer, f"program {name}: dropped, with {plural(answer['topics'], 'topic')}")
 
 
-def _inputs(program: Program) -> list[str]:
-    from strandline.statemachine.views.plan import Source
-
-    return sorted({plan.topic for plan in program.operators().values() if isinstance(plan, Source)})
-
-
 def _find(answer: Any, name: str) -> dict[str, Any]:
     for program in answer["programs"]:
         if program["name"] == name:
@@ -275,6 +270,17 @@ def _running(addresses: tuple[str, ...], name: str) -> tuple[list[dict[str, Any]
             if answer.body["problem"]:
                 problems[str(answer.body["node"])] = answer.body["problem"]
     return found, problems
+
+
+def _host_first(addresses: tuple[str, ...], name: str) -> list[str]:
+    """The nodes, one that runs a version of a program before the others."""
+    hosts = []
+    for address in addresses:
+        with suppress(Unreachable):
+            answer = AdminClient(address).request("GET", "/api/views")
+            if answer.status == 200 and any(each["program"] == name for each in answer.body["running"]):
+                hosts.append(address)
+    return [*hosts, *(address for address in addresses if address not in hosts)]
 
 
 def _wait(addresses: tuple[str, ...], name: str, attempt: int, seconds: float) -> None:

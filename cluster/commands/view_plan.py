@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from strandline.cluster.commands.view_inputs import check_compacted, estimate, live_text
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.output import Json, plural, show, table
+from strandline.cluster.target import Admin, Bootstrap, Cluster, target
 from strandline.snapshot.extras import ExtraMissing, require
 
 if TYPE_CHECKING:
@@ -27,25 +29,55 @@ def plan(
     against: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The program that it would replace.")
     ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The program on a cluster that it would replace, or begin; tells what is to be read there.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    admin: Admin = None,
+    cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
     """Show the operators of a program, and which of them another one has. Changes nothing.
 
     An operator that both programs have keeps its state; a new one has to be filled from the topics. Exits
-    with status 2 if a program is refused.
+    with status 2 if a program is refused. With --name it asks a cluster, and says how many records a filling
+    would read, and about how long that would take.
 
     \b
     Examples:
       strandline view plan views.sql
+      strandline view plan views.sql --name views
       strandline view plan views.sql --against views-before.sql --json
     """
     require_views()
-    from strandline.statemachine.views.program import Program, difference
+    from strandline.statemachine.views.program import Fate, Program, difference
 
     new = _program(file, as_json)
-    old = Program(()) if against is None else _program(against, as_json)
+    if name is None:
+        if (bootstrap or admin or cluster) is not None:
+            raise CommandFailed("no program of the cluster is named", "add --name NAME", MISUSED)
+        old = Program(()) if against is None else _program(against, as_json)
+        compared = difference(old, new)
+        show(as_json, _as_dict(old, new, compared), _tables(old, new, compared))
+        return
+    if against is not None:
+        raise CommandFailed("--against and --name both say what is replaced", "leave one out", MISUSED)
+    where = target(bootstrap=bootstrap, admin=admin, folder=cluster)
+    check_compacted(where.admin, new)
+    old = _live(where.admin, name)
     compared = difference(old, new)
-    show(as_json, _as_dict(old, new, compared), _tables(old, new, compared))
+    needed = any(each.fate is not Fate.UNCHANGED for each in compared.views)
+    reads = estimate(where, new, needed=needed)
+    told = {
+        **_as_dict(old, new, compared),
+        "records": reads.records if needed else 0,
+        "seconds": round(reads.seconds, 1) if needed else 0,
+    }
+    show(as_json, told, [*_tables(old, new, compared), reads.shown])
 
 
 def require_views() -> None:
@@ -54,6 +86,20 @@ def require_views() -> None:
         require("views")
     except ExtraMissing as error:
         raise CommandFailed(error.cause, error.cure, MISUSED) from None
+
+
+def _live(addresses: tuple[str, ...], name: str) -> Program:
+    """The live version of a program, an empty one where there is none."""
+    from strandline.snapshot.views.sql.programs import program_of
+    from strandline.statemachine.views.program import Program
+    from strandline.statemachine.views.refusals import Refused
+
+    text = live_text(addresses, name)
+    try:
+        return Program(()) if text is None else program_of(text)
+    except Refused as refused:
+        cure = "apply it again: all of it would be filled"
+        raise CommandFailed(f"this release refuses the text that is live: {refused}", cure, MISUSED) from None
 
 
 def _program(file: Path, as_json: bool) -> Program:

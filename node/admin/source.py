@@ -7,7 +7,7 @@ provides less than a whole node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from strandline.node.admin.replica_sources import (
@@ -254,6 +254,7 @@ class ViewsSource(Protocol):
 
     def problem(self) -> str | None: ...
     def running(self) -> list[ViewProcess]: ...
+    def no_space(self, program: str, sinks: Collection[str], /) -> str | None: ...
 
 
 class AdminSource(Protocol):

@@ -93,6 +93,9 @@ class ViewsApi:
         machine = self._source.controller.machine
         replicas = min(REPLICAS, sum(not node.fenced for node in machine.nodes.values()))
         command = _command(body, max(1, replicas), machine.applied_index)
+        sinks = [sink for _, _, _, _, sink in command.views]
+        if (reason := self._source.views.no_space(command.program, sinks)) is not None:
+            return refusal(409, reason)
         return await self._submit(command, "attempt", {"program": command.program})
 
     async def cancel(self, request: Request) -> Response:

@@ -21,7 +21,7 @@ from strandline.node.coordinator.context import CoordinatorPlaces
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
 from strandline.node.views.view_login import Way, ways_in
-from strandline.node.views.view_process import Holder, VersionName, ViewProcess, release_all
+from strandline.node.views.view_process import Holder, Inputs, VersionName, ViewProcess, release_all
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 
@@ -31,6 +31,8 @@ OBJECTS: Final = "views/"
 FOLDER: Final = "views"
 SWEEP_SECONDS: Final = 600.0
 CATCH_UP_SECONDS: Final = 5.0
+SPARE_BYTES: Final = 64 << 20
+"""A node's disk without so much has no room for a filling: its log needs that."""
 
 
 class Listening(Protocol):
@@ -105,6 +107,30 @@ class ViewHost:
         """The processes here."""
         return list(self._processes.values())
 
+    def no_space(self, program: str, sinks: Collection[str]) -> str | None:
+        """The reason why this disk has no room to fill a version with these sinks; None if it may have.
+
+        Of a program that runs here it needs what the live version keeps, if all of that is to be kept. What
+        new operators will keep is not known before.
+        """
+        known, needs = self._context.controller.machine.view_programs.get(program), SPARE_BYTES
+        live = None if known is None or known.stopped else known.live
+        if live is not None:
+            there = {view.sink for view in live.views}
+            if there == set(sinks):
+                return None  # it is filled already
+            for process in self._processes.values():
+                said = process.status.get("bytes")
+                if process.name.attempt == live.attempt and there <= set(sinks) and isinstance(said, int):
+                    needs += said
+        free = shutil.disk_usage(self._context.config.node.data).free
+        if free >= needs:
+            return None
+        return (
+            f"NO_SPACE: a version of program '{program}' needs {needs} bytes at least to be filled, and the "
+            f"disk of node {self._context.node_id}'s data folder has {free}: make room there."
+        )
+
     def _look(self) -> None:
         if self._closed:
             return
@@ -117,7 +143,8 @@ class ViewHost:
             process = self._processes[after] = self._processes.pop(name)
             process.go_live(after)
         for name in [one for one in self._processes if one not in wanted]:
-            ending = self._end(self._processes.pop(name), gone=is_gone(name, there))
+            process = self._processes.pop(name)
+            ending = self._end(process, let_go(name, process.inputs, programs.get(name.program), there))
             task = self._context.loop.create_task(ending)
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -141,11 +168,11 @@ class ViewHost:
         for process in self._processes.values():
             process.tell()
 
-    async def _end(self, process: ViewProcess, *, gone: bool) -> None:
+    async def _end(self, process: ViewProcess, held: Inputs) -> None:
         await process.close()
-        if gone:
+        if held:
             machine = self._context.controller.machine
-            await release_all(self._context.holding, machine, process.name, process.inputs)
+            await release_all(self._context.holding, machine, process.name, held)
 
     def _there(self) -> bool:
         """Whether the topic of groups is there; the first look that misses it has it created."""
@@ -232,6 +259,21 @@ def is_gone(name: VersionName, there: Collection[VersionName]) -> bool:
     if name.live:
         return all((one.program, one.created) != (name.program, name.created) for one in there)
     return all(one != name and one != name._replace(live=True) for one in there)
+
+
+def let_go(
+    name: VersionName, inputs: Inputs, program: ViewProgram | None, there: Collection[VersionName]
+) -> Inputs:
+    """The inputs that are held for a version and need not be once its process has ended.
+
+    All of them where it is gone for good; those that the version in its place does not read.
+    """
+    if is_gone(name, there):
+        return inputs
+    live = None if program is None or program.created != name.created else program.live
+    if not name.live or live is None or live.attempt == name.attempt:
+        return ()
+    return [one for one in inputs if one not in live.inputs]
 
 
 def gone_live(running: Set[VersionName], wanted: Set[VersionName]) -> dict[VersionName, VersionName]:

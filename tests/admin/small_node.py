@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -369,6 +369,11 @@ class FakeViews:
 
     def __init__(self) -> None:
         self.processes: list[Any] = []
+        self.full: str | None = None
+        """Why there is no room for another version."""
+
+    def no_space(self, program: str, sinks: Collection[str]) -> str | None:
+        return self.full
 
     def problem(self) -> str | None:
         return "the store is in memory"

@@ -57,6 +57,10 @@ async def test_what_is_no_program_is_refused_and_the_controllers_refusals_are_to
         for path in ("cancel", "stop", "drop"):
             refused(await post(client, f"{VIEWS}/{path}", {"name": "p"}), 400)
         assert "TOPIC_MISSING" in refused(await post(client, VIEWS, {**PROGRAM, "inputs": ["nowhere"]}), 409)
+        topics = {topic.name for topic in node.machine.topics}
+        node.views.full = "NO_SPACE: a version needs 9 bytes"
+        assert "NO_SPACE" in refused(await post(client, VIEWS, PROGRAM), 409)
+        assert {topic.name for topic in node.machine.topics} == topics
         assert not node.machine.view_programs
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
+from strandline.cluster import group_client
 from strandline.cluster.commands import view_plan
+from strandline.cluster.target import Target
 from strandline.snapshot import extras
 from strandline.statemachine.views.refusals import Code
 from tests import ROOT
 from tests.cluster.command import as_json, strandline
+from tests.cluster.played_node import PlayedNode
 
 OLD = """
 CREATE TABLE flights (carrier STRING, distance BIGINT, arr_delay DOUBLE);
@@ -146,3 +150,110 @@ def test_the_page_has_each_code_with_its_meaning() -> None:
     page = (ROOT / "docs" / "views.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `") and line.split("`")[1].isupper()]
     assert rows == [f"| `{code.name}` | {code.value} |" for code in Code]
+
+
+TOPICS: Final = {"flights": {"partition_count": 2, "configs": {}}}
+
+
+class Ends:
+    """A cluster whose partitions have records from 5 up to 100,005."""
+
+    def __init__(self, where: Target) -> None:
+        pass
+
+    def found(self, places: list[Any], start: tuple[str, int]) -> dict[Any, int]:
+        return dict.fromkeys(places, 5 if start[0] == "beginning" else 100_005)
+
+
+def played(text: str | None, topics: dict[str, Any]) -> PlayedNode:
+    """A node that has these topics, and a program with this text."""
+    live = None if text is None else {"text": text, "attempt": 4}
+    program = {"name": "new", "live": live, "stopped": None}
+    answers = {
+        "/api/views": (200, {"programs": [program] if text else [], "running": []}),
+        **{f"/api/topics/{name}": (200, {"name": name, **topic}) for name, topic in topics.items()},
+    }
+    return PlayedNode(answers)
+
+
+@pytest.mark.parametrize(("live", "records"), [(None, 200_000), (OLD, 200_000), (NEW, 0)])
+def test_a_plan_for_a_cluster_says_what_is_to_be_read(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Path,
+    live: str | None,
+    records: int,
+) -> None:
+    monkeypatch.setattr(group_client, "Groups", Ends)
+    with played(live, TOPICS) as node:
+        where = ("view", "plan", "new.sql", "--name", "new", "--admin", node.address)
+        done = strandline(capfd, monkeypatch, *where)
+        told = as_json(strandline(capfd, monkeypatch, *where, "--json"))
+        assert {method for method, _, _ in node.asked} == {"GET"}
+    line = "to be read: 200,000 records of 1 topic, about 4 s at 50,000 a second"
+    assert done.out.splitlines()[-1] == (line if records else "nothing is to be filled")
+    assert (told["records"], told["seconds"]) == (records, records / 50_000)
+    kept = [each["fate"] for each in told["operators"]].count("kept")
+    assert (kept > 0) is (live is not None)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--name", "new", "--against", "old.sql"], "both say what is replaced"),
+        (["--admin", "127.0.0.1:1"], "add --name NAME"),
+        (["--name", "new"], "TOPIC_MISSING: there is no topic flights"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_says_why(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Path,
+    more: list[str],
+    says: str,
+) -> None:
+    with played(None, {}) as node:
+        node.answers["/api/topics/flights"] = (404, {"error": "there is no topic 'flights'"})
+        more = [*more, "--admin", node.address] if more == ["--name", "new"] else more
+        done = strandline(capfd, monkeypatch, "view", "plan", "new.sql", *more)
+    assert done.status == 2
+    assert says in done.err
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", None])
+@pytest.mark.parametrize("command", [["apply"], ["plan", "--name", "keyed"]])
+def test_a_keyed_table_over_a_topic_that_retention_empties_is_refused(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Path,
+    policy: str | None,
+    command: list[str],
+) -> None:
+    (programs / "keyed.sql").write_text(
+        "CREATE TABLE t (a STRING NOT NULL PRIMARY KEY, b INT) OPTIONS (mode 'upsert');\n"
+        "CREATE VIEW v AS SELECT b, count(*) AS n FROM t GROUP BY b;"
+    )
+    configs = {} if policy is None else {"cleanup.policy": policy}
+    with played(None, {"t": {"partition_count": 1, "configs": configs}}) as node:
+        name, *more = command
+        done = strandline(capfd, monkeypatch, "view", name, "keyed.sql", *more, "--admin", node.address)
+        assert {method for method, _, _ in node.asked} == {"GET"}, "nothing was created"
+    assert done.status == 2
+    assert "NOT_COMPACTED t: its table's mode is 'upsert'" in done.err
+    assert f"its cleanup.policy is {policy or 'delete'}; " in done.err
+
+
+def test_a_keyed_table_over_a_compacted_topic_is_applied_at_the_node_that_runs_the_program(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path
+) -> None:
+    (programs / "keyed.sql").write_text(
+        "CREATE TABLE t (a STRING NOT NULL PRIMARY KEY, b INT) OPTIONS (mode 'upsert');\n"
+        "CREATE VIEW v AS SELECT b, count(*) AS n FROM t GROUP BY b;"
+    )
+    topic = {"t": {"partition_count": 1, "configs": {"cleanup.policy": "compact"}}}
+    with played(None, topic) as first, played(None, topic) as host:
+        host.answers["/api/views"] = (200, {"attempt": 9, "programs": [], "running": [{"program": "keyed"}]})
+        both = f"{first.address},{host.address}"
+        done = strandline(capfd, monkeypatch, "view", "apply", "keyed.sql", "--admin", both)
+        assert (done.status, "attempt 9" in done.out) == (0, True), done
+        assert not [path for method, path, _ in first.asked if method == "POST"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -230,6 +231,49 @@ def test_a_host_lets_the_process_that_has_cut_over_go_on_as_the_live_one() -> No
     # The live version's process before it ends, and one that is live already keeps its place.
     assert view_host.gone_live({filling, before}, {live}) == {filling: live}
     assert view_host.gone_live({filling, live}, {live}) == {}
+
+
+def test_what_is_held_for_a_version_is_let_go_as_far_as_no_other_reads_it() -> None:
+    inputs = [("sales", b"s" * 16), ("stock", b"t" * 16)]
+    before, after = (VersionName("p", 5, attempt, True) for attempt in (7, 9))
+    live = SimpleNamespace(attempt=9, inputs=(inputs[0], ("shops", b"h" * 16)))
+    program = cast(Any, SimpleNamespace(created=5, live=live))
+    assert view_host.let_go(before, inputs, program, {after}) == [inputs[1]]
+    assert view_host.let_go(after, inputs, program, {after}) == (), "it was moved to another node"
+    assert view_host.let_go(before, inputs, None, set()) == inputs, "the program was dropped"
+    again = cast(Any, SimpleNamespace(created=6, live=live))
+    assert view_host.let_go(before, inputs, again, {VersionName("p", 6, 9, True)}) == inputs
+    filling = VersionName("p", 5, 9, False)
+    assert view_host.let_go(filling, inputs, program, {after}) == (), "it has gone live"
+    assert view_host.let_go(VersionName("p", 5, 8, False), inputs, program, {after}) == inputs, "cancelled"
+
+
+def test_a_host_has_no_room_for_a_version_that_keeps_what_the_live_one_does(tmp_path: Path) -> None:
+    views = [SimpleNamespace(sink="a"), SimpleNamespace(sink="b")]
+    program = SimpleNamespace(live=SimpleNamespace(attempt=7, views=views), stopped="")
+    machine = SimpleNamespace(view_programs={"p": program})
+    config = SimpleNamespace(node=SimpleNamespace(data=str(tmp_path)))
+    context = SimpleNamespace(controller=SimpleNamespace(machine=machine), config=config, node_id=3)
+    host = ViewHost(cast(Any, context), None)
+    name = VersionName("p", 5, 7, True)
+    host._processes[name] = cast(Any, SimpleNamespace(name=name, status={"bytes": 10**9}))
+    spare = view_host.SPARE_BYTES
+
+    def room(free: int, name: str, *sinks: str) -> str | None:
+        with patch.object(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free)):
+            return host.no_space(name, sinks)
+
+    assert room(spare - 1, "new", "a") == (
+        f"NO_SPACE: a version of program 'new' needs {spare} bytes at least to be filled, and the disk of "
+        f"node 3's data folder has {spare - 1}: make room there."
+    )
+    assert room(spare, "new", "a") is None
+    assert f"needs {10**9 + spare} bytes" in str(room(10**9 + spare - 1, "p", "a", "b", "c"))
+    assert room(10**9 + spare, "p", "a", "b", "c") is None
+    assert room(spare, "p", "a", "c") is None, "it is not known what of the state is b's"
+    assert room(0, "p", "b", "a") is None, "nothing is filled"
+    host._processes.clear()
+    assert room(spare, "p", "a", "b", "c") is None, "another node may have room"
 
 
 def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -> None:

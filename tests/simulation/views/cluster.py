@@ -20,7 +20,7 @@ from strandline.cluster.view_worker.node_link import Known, TopicPlace
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.views import view_host
-from strandline.node.views.view_process import SUBMIT_SECONDS, VersionName, release_all
+from strandline.node.views.view_process import SUBMIT_SECONDS, Inputs, VersionName, release_all
 from strandline.statemachine.controller.controller_commands import Command
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, MAX_MESSAGE_BYTES
@@ -192,13 +192,13 @@ class Cluster:
         # Also of a version whose process has just ended by itself.
         for name in [one for one in self._hosted if one not in wanted]:
             process = self._hosted.pop(name)
-            if view_host.is_gone(name, wanted):
-                self.world.call_at(max(self.world.now, process.hold_until), self._release_all, name, process)
+            if held := view_host.let_go(name, process.inputs, program, wanted):
+                self.world.call_at(max(self.world.now, process.hold_until), self._release_all, name, held)
         for name in sorted(wanted - running):
             self.begin(name)
 
-    def _release_all(self, name: VersionName, process: Process) -> None:
-        self.host.spawn(release_all(self, self.machine, name, process.inputs))
+    def _release_all(self, name: VersionName, inputs: Inputs) -> None:
+        self.host.spawn(release_all(self, self.machine, name, inputs))
 
     def begin(self, name: VersionName) -> Process:
         [version] = [one for one in self.program.versions() if one.attempt == name.attempt]
