@@ -1,4 +1,4 @@
-"""What a program of views would read from a cluster: whether its tables' topics do, and how many records."""
+"""The inputs of a program of views on a cluster: their topics, and how many records a filling would read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RATE: Final = 50_000
 
 
 class Estimate(NamedTuple):
-    """What a filling would read."""
+    """The records that a filling would read."""
 
     records: int
     """Offsets between the beginnings and the ends of the inputs' partitions: at most so many records."""

@@ -1,4 +1,4 @@
-"""A program's state worked out anew from all records, and what tells the states of two circuits apart.
+"""A program's state worked out again from all records; fingerprints tell the states of two circuits apart.
 
 A state is a function of the records and not of the steps that they came in. So a circuit that takes them in
 other steps, a topic after the other, keeps the same.
@@ -21,7 +21,7 @@ from strandline.statemachine.views.program import Program
 
 
 class Fingerprint(NamedTuple):
-    """What an operator keeps: equal for equal states, whatever runs they are in."""
+    """The content of an operator: equal for equal states, whatever runs they are in."""
 
     digest: int
     """As the operator keeps it itself."""

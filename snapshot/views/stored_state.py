@@ -19,7 +19,7 @@ class StateDamaged(Exception):
 
 
 class Kept(NamedTuple):
-    """What one operator keeps: names of objects of runs, spine by spine, and a small msgpack value."""
+    """The state of one operator: names of objects of runs, spine by spine, and a small msgpack value."""
 
     spines: Sequence[Sequence[str]]
     value: bytes

@@ -1,4 +1,4 @@
-"""The audit of operators: what a program has stored as its state is what its inputs make of it anew.
+"""The audit of operators: a stored state is the one that the program's inputs make when they are worked through again.
 
 The offsets that a program's group has at a restore point name the state that was stored last. Its cut is
 known, so the records below it are worked through once more, in other steps than the program's, by an empty
@@ -143,7 +143,7 @@ def _of_point(storage: Storage, point: RestorePoint) -> Iterator[_Work | Row]:
 
 
 class _NotThere(Exception):
-    """What is to be compared is not there; `str()` says what."""
+    """Something to be compared is not there; `str()` names it."""
 
 
 def _work(
