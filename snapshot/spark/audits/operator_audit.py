@@ -1,4 +1,4 @@
-"""The audit of operators: a stored state is the one that the program's inputs make when they are worked through again.
+"""The audit of operators: a stored state is the one that the records of its inputs make once more.
 
 The offsets that a program's group has at a restore point name the state that was stored last. Its cut is
 known, so the records below it are worked through once more, in other steps than the program's, by an empty
