@@ -118,7 +118,7 @@ def frames_of(
     if known is not None:
         known = known.dropDuplicates(["root", *SAME, "place"])  # several undamaged storages have one object
     by_group = [place.by_group for place in places]
-    return batch_rows(spark, stored, listings, by_group, versions, known), versions
+    return batch_rows(spark, stored, listings, by_group, versions, known, False), versions
 
 
 def rows_of(frames: BatchFrames, count: int) -> list[tuple[Rows, set[bool]]]:

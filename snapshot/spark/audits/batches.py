@@ -39,6 +39,7 @@ from strandline.snapshot.spark.audits.references import (
     Reference,
     reference_rows,
 )
+from strandline.snapshot.spark.audits.small import held
 from strandline.snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX
@@ -101,6 +102,7 @@ def batch_rows(
     places: Sequence[Mapping[int, GroupPlace]],
     versions: DataFrame,
     known: DataFrame | None,
+    small: bool,
 ) -> BatchFrames:
     """All references and batches. `versions` has the listed version of each object, of before this call;
     `known` are rows of KNOWN_SCHEMA that need not be read."""
@@ -112,7 +114,7 @@ def batch_rows(
             judge = _level_one if name.startswith(LEVEL_ONE_PREFIX) else _level_zero
             yield from record_batches(judge(stores[root], name, list(group)), SCHEMA)
 
-    references = reference_rows(spark, storages, listings, places).cache()
+    references = held(reference_rows(spark, storages, listings, places), small)
     inline = references.where("object is null").withColumn("proven", f.lit(False)).select(*SCHEMA.names)
     unread = references.where("object is not null")
     parts = [inline]
@@ -133,7 +135,7 @@ def batch_rows(
         .sortWithinPartitions("root", "object", "position")
         .mapInArrow(check, SCHEMA)
     )
-    return BatchFrames(references, reduce(DataFrame.union, parts).cache())
+    return BatchFrames(references, held(reduce(DataFrame.union, parts), small))
 
 
 def _level_one(storage: Storage, name: str, rows: list[Reference]) -> Iterator[tuple[Any, ...]]:

@@ -42,6 +42,7 @@ from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, p
 from strandline.snapshot.spark.audits.documents import Listing
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
 from strandline.snapshot.spark.audits.references import newest_state
+from strandline.snapshot.spark.audits.small import held
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
 from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.storage import Storage, StorageError
@@ -125,17 +126,18 @@ def read_tables(
     storages: Sequence[ClusterStorage],
     listings: Sequence[Listing],
     copies: Sequence[GroupCopies],
+    small: bool,
 ) -> Tables:
     """Read what the copies have, and compare them."""
-    local = _local_rows(spark, storages, copies).cache()
+    local = held(_local_rows(spark, storages, copies), small)
     headers: dict[tuple[int, int], dict[int, Any]] = {(one.root, one.group): {} for one in copies}
     if any(one.local for one in copies):
         for row in local.where("key is null").collect():
             headers[row["root"], row["group"]][row["copy"]] = row
     compared = [pair for one in copies for pair in pairs(one, headers[one.root, one.group])]
-    keys = _key_rows(spark, storages, listings, copies, local).cache()
+    keys = held(_key_rows(spark, storages, listings, copies, local), small)
     judged = judged_keys(keys, spark.createDataFrame(compared, PAIR))
-    findings, counts = key_findings(judged).cache(), key_counts(judged).cache()
+    findings, counts = held(key_findings(judged), small), held(key_counts(judged), small)
     return Tables(copies, headers, keys, findings, counts, (local, keys, findings, counts))
 
 

@@ -31,7 +31,7 @@ from strandline.snapshot.spark.audits.proofs import Proof, Published, known_rows
 from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.replay import replay_rows
 from strandline.snapshot.spark.audits.result import AuditResult, AuditRun, Figures, ProofUse, Row, Verdict
-from strandline.snapshot.spark.audits.small import is_small, narrow, settings
+from strandline.snapshot.spark.audits.small import held, is_small, settings
 from strandline.snapshot.spark.audits.stored import stored_objects
 from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
@@ -114,50 +114,51 @@ def audit_storages(
     listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
     documents = document_rows(spark, storages, listings).cache()
     by_group = [known.by_group for known in places]
-    # Behind the names of documents, so that what they name was there already.
-    stored = stored_objects(spark, storages).cache()
-    versions = stored.select("root", "object", "version")
-    if leave_proofs or not full:
-        # Before any object is read, and never again: one that is written again meanwhile has another version
-        # at the next audit.
-        versions = versions.localCheckpoint()
-    found = batch_rows(spark, storages, listings, by_group, versions, known_rows(spark, storages, proofs))
-    references, batches = found
-    replayed = replay_rows(spark, storages, listings, by_group).cache()
-    said = said_rows(spark, storages, listings).cache()
-    newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
-    newest = (
-        documents.where("error is null")
-        .withColumn("rank", f.row_number().over(newest_first))
-        .where("rank = 1")
-        .drop("rank")
-    )
-    written = replayed.where("outcome is null and event is null")
     columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS, "next_offset"])
     states = documents.where("error is null").select(*columns).collect()
-    tables = read_tables(spark, storages, listings, copies.group_copies(states, listings, by_group))
     small = is_small(states)
-    compared = comparisons(spark, storages, batches, written, stored).cache()
-    frames = Frames(
-        documents=narrow(documents, small),
-        newest=narrow(newest, small),
-        references=narrow(references, small),
-        batches=narrow(batches, small),
-        replays=narrow(replayed.where("outcome is not null"), small),
-        written=narrow(written, small),
-        events=narrow(replayed.where("event is not null"), small).select(
-            "root", "group", "log_index", *EVENT_NAMES
-        ),
-        said=narrow(said, small),
-        stored=narrow(stored, small),
-        comparisons=narrow(compared, small),
-        tables=tables,
-        histories=collecting.histories(states, len(storages)),
-        places=by_group,
-        gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
-        grace=grace,
-    )
     with settings(spark, small):
+        documents = held(documents, small)
+        # Behind the names of documents, so that what they name was there already.
+        stored = held(stored_objects(spark, storages), small)
+        versions = stored.select("root", "object", "version")
+        if leave_proofs or not full:
+            # Before any object is read, and never again: one that is written again meanwhile has another
+            # version at the next audit.
+            versions = versions.localCheckpoint()
+        known_before = known_rows(spark, storages, proofs)
+        found = batch_rows(spark, storages, listings, by_group, versions, known_before, small)
+        references, batches = found
+        replayed = held(replay_rows(spark, storages, listings, by_group), small)
+        said = held(said_rows(spark, storages, listings), small)
+        newest_first = Window.partitionBy("root", "group").orderBy(f.desc("log_index"), "node")
+        newest = (
+            documents.where("error is null")
+            .withColumn("rank", f.row_number().over(newest_first))
+            .where("rank = 1")
+            .drop("rank")
+        )
+        written = replayed.where("outcome is null and event is null")
+        group_copies = copies.group_copies(states, listings, by_group)
+        tables = read_tables(spark, storages, listings, group_copies, small)
+        compared = held(comparisons(spark, storages, batches, written, stored), small)
+        frames = Frames(
+            documents=documents,
+            newest=newest,
+            references=references,
+            batches=batches,
+            replays=replayed.where("outcome is not null"),
+            written=written,
+            events=replayed.where("event is not null").select("root", "group", "log_index", *EVENT_NAMES),
+            said=said,
+            stored=stored,
+            comparisons=compared,
+            tables=tables,
+            histories=collecting.histories(states, len(storages)),
+            places=by_group,
+            gone=[_gone(found, known) for found, known in zip(whole, places, strict=True)],
+            grace=grace,
+        )
         results = _results(frames, places)
     for answers, storage in zip(results, storages, strict=True):
         answers.append(views_equal_their_sql(spark, storage))

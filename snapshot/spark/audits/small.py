@@ -16,10 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 SMALL_OFFSETS: Final = 200_000
 """Offsets of all partitions of all storages together, so at most as many batches. Without compilation an
 audit takes some microseconds for each row, which is a few seconds for these."""
+FEW_ROWS: Final = 2_000
+"""Most rows of a frame that the driver takes: they are sent with each task that asks for them."""
 _SETTINGS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
 }
 
 
@@ -32,9 +35,20 @@ def is_small(states: Iterable[Any]) -> bool:
     return sum(ends.values()) <= SMALL_OFFSETS
 
 
-def narrow(frame: DataFrame, small: bool) -> DataFrame:
-    """The same rows, in one task if there are few."""
-    return frame.coalesce(1) if small else frame
+def held(frame: DataFrame, small: bool) -> DataFrame:
+    """The same rows, worked out once: on the driver if they are few, else kept by Spark.
+
+    A query of rows that the driver has is planned with them. What asks for rows where there are none costs
+    no job, and no plan of it is left: that is most of an audit of little.
+    """
+    kept = frame.cache()
+    if not small:
+        return kept
+    first = kept.limit(FEW_ROWS + 1).toArrow()
+    if first.num_rows > FEW_ROWS:
+        return kept.coalesce(1)
+    kept.unpersist()
+    return frame.sparkSession.createDataFrame(first, frame.schema)
 
 
 @contextmanager

@@ -41,7 +41,9 @@ def frame(
     schema: StructType,
 ) -> DataFrame:
     """The rows that `work` gives for each item, computed in parallel; neighbours share a task."""
-    count = max(1, min(tasks(spark), len(items)))
+    if not items:
+        return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)  # costs no job
+    count = min(tasks(spark), len(items))
     packed = [
         items[number * len(items) // count : (number + 1) * len(items) // count] for number in range(count)
     ]
