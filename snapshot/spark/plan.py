@@ -101,5 +101,6 @@ def _windows(after: Any, start: int, stop: int) -> Iterator[slice]:
 
 def _window(views: Sequence[PartitionView], owner: Any, number: Any, chosen: Any) -> Window:
     """Some pieces, by partition and in offset order within each."""
-    owners = owner[chosen]
-    return tuple(views[one].slice(number[chosen[owners == one]]) for one in np.unique(owners).tolist())
+    chosen = chosen[np.argsort(owner[chosen], kind="stable")]
+    begins = np.flatnonzero(np.diff(owner[chosen])) + 1  # of each partition's but the first
+    return tuple(views[owner[part[0]]].slice(number[part]) for part in np.split(chosen, begins))

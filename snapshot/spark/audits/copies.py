@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from strandline.snapshot.local_document import bound
 from strandline.snapshot.names import LocalName
-from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.documents import Listing, by_group
 from strandline.snapshot.spark.audits.references import GroupPlace
 
 COLUMNS: Final = (
@@ -106,6 +106,7 @@ def group_copies(
     for row in sorted(rows, key=lambda row: row["node"]):
         if row["kind"] == "partition":
             states.setdefault((row["root"], row["group"]), {}).setdefault(row["log_index"], row)
+    locals_ = [by_group(listed.locals) for listed in listings]
     found = []
     for (root, group), by_index in states.items():
         place = places[root].get(group)
@@ -115,7 +116,7 @@ def group_copies(
         earlier = sorted(set(newest["leased"]).intersection(by_index) - {newest["log_index"]})
         chosen = [newest["log_index"], *dict.fromkeys([*earlier[:1], *earlier[-1:]])]
         level_one = [_level_one(number, by_index[index]) for number, index in enumerate(chosen)]
-        names = [one for one in listings[root].locals if one.group == group and one.log_index in chosen]
+        names = [one for one in locals_[root].get(group, ()) if one.log_index in chosen]
         local = [LocalCopy(number, name) for number, name in enumerate(sorted(names), len(level_one))]
         there = {one.node for one in names if one.log_index == newest["log_index"]}
         missing = sorted(set(newest["voters"]) - there) if place.compacted else []

@@ -7,10 +7,10 @@ A document that cannot be read is a row too, with what is wrong with it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack
 import numpy as np
@@ -118,6 +118,9 @@ _KIND_COLUMNS = 11 + len(REMOVAL_OFFSETS)
 """The columns from `last_reconciled` on."""
 
 
+Name = TypeVar("Name", SnapshotName, LogName, LocalName)
+
+
 class Listing(NamedTuple):
     """Published objects of one cluster, by name."""
 
@@ -147,6 +150,14 @@ def listing(storage: ClusterStorage) -> Listing:
         else:
             logs.append(parsed)
     return Listing(documents, logs, local_documents, others)
+
+
+def by_group(names: Iterable[Name]) -> dict[int, list[Name]]:
+    """The names of each group, in their order: what asks for one group's must not look at all."""
+    groups: dict[int, list[Name]] = {}
+    for name in names:
+        groups.setdefault(name.group, []).append(name)
+    return groups
 
 
 def read_document(data: bytes, name: SnapshotName) -> SnapshotDocument:

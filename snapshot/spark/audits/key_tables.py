@@ -30,16 +30,12 @@ from pyspark.sql.types import (
 from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of, parse
-from strandline.snapshot.local_document import (
-    LocalDocumentDamaged,
-    decode_local,
-    key_hash,
-)
+from strandline.snapshot.local_document import LocalDocumentDamaged, decode_local, key_hash
 from strandline.snapshot.local_rows import rows_of
 from strandline.snapshot.names import SnapshotName, local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, pairs
-from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.documents import Listing, by_group
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.small import held
@@ -205,14 +201,11 @@ def _records(
 ) -> DataFrame:
     """The rows of RECORD_SCHEMA of level one and level zero."""
     stores = [storage.storage for storage in storages]
+    documents = [by_group(listed.documents) for listed in listings]
     items = []
     for one in copies:
         indexes = {copy.log_index for copy in one.level_one}
-        names = [
-            tuple(name)
-            for name in listings[one.root].documents
-            if name.group == one.group and name.log_index in indexes
-        ]
+        names = [tuple(name) for name in documents[one.root][one.group] if name.log_index in indexes]
         place = (one.place.topic_id, one.place.partition)
         items.append((one.root, one.group, place, names, [tuple(copy) for copy in one.level_one]))
 

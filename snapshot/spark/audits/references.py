@@ -30,6 +30,7 @@ from strandline.snapshot.spark.audits.documents import (
     LEASE_LEFT_MS,
     REMOVAL_OFFSETS,
     Listing,
+    by_group,
     read_document,
     removal_offsets,
 )
@@ -145,10 +146,7 @@ def reference_rows(
     stores = [storage.storage for storage in storages]
     items = []
     for root, found in enumerate(listings):
-        groups: dict[int, list[SnapshotName]] = {}
-        for name in found.documents:
-            groups.setdefault(name.group, []).append(name)
-        for group, names in groups.items():
+        for group, names in by_group(found.documents).items():
             place = places[root].get(group)
             where = (place.topic_id, place.partition) if place else (None, None)
             items.append((root, list(map(tuple, names)), where))

@@ -66,6 +66,8 @@ def replay_rows(
 ) -> DataFrame:
     """The rows of SCHEMA of all groups, which are replayed in parallel."""
     stores = [storage.storage for storage in storages]
+    # Once for all groups: it knows all partitions.
+    targets = [Targets(known) for known in places]
     items = []
     for root, found in enumerate(listings):
         groups: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -77,7 +79,7 @@ def replay_rows(
 
     def work(item: tuple[int, int, list[Any], list[Any]]) -> Iterator[tuple[Any, ...]]:
         root, group, documents, logs = item
-        replay = GroupReplay(stores[root], documents, logs, Targets(places[root]))
+        replay = GroupReplay(stores[root], documents, logs, targets[root])
         index = 0
         for index in sorted(replay.names):
             yield (root, group, index, *replay.outcome(index), *_NO_BATCH, *_NO_EVENT)
