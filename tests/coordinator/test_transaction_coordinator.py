@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgpack
 import pytest
 
 from strandline.node.controller.client import Unavailable
@@ -18,10 +19,12 @@ from strandline.node.coordinator.transactions.transaction_coordinator import (
     TransactionCoordinator,
 )
 from strandline.node.partition.transaction_markers import MAX_MARKERS
+from strandline.node.raft.outcome import Outcome, Overloaded
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.transactions.transaction_commands import TransactionOpcode
 from strandline.statemachine.transactions.transaction_state import (
     LAST_CLIENT_EPOCH,
     Transaction,
@@ -105,6 +108,70 @@ def test_the_end_is_answered_when_it_is_decided_and_the_next_one_begins_when_it_
         assert state(member) is TransactionState.ONGOING
 
     led(test)
+
+
+def test_what_begins_the_next_transaction_is_not_logged_before_what_completes_the_last_one() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        coordinated.gate = asyncio.Event()
+        of = await begun(coordinated, member)
+        await member.coordinator.end("t", *of, commit=True, raises=False)
+        entries = len(coordinated.log.committed)
+        asked = asyncio.ensure_future(member.coordinator.enlist("t", *of, [coordinated.partition(1)]))
+        await turns(50)
+        assert len(coordinated.log.committed) == entries, "the log would only have refused it"
+        # A producer that was fenced does not wait: it is refused at once.
+        fenced = await member.coordinator.enlist(
+            "t", of.producer_id, of.epoch + 1, [coordinated.partition(1)]
+        )
+        assert code(fenced) is KafkaError.PRODUCER_FENCED
+        coordinated.log.held = True
+        coordinated.gate.set()
+        await turns(50)
+        # Both wait for one round of the log, not the second for the first.
+        assert kinds(coordinated) == [TransactionOpcode.COMPLETE, TransactionOpcode.ENLIST]
+        again = asyncio.ensure_future(member.coordinator.enlist("t", *of, [coordinated.partition(2)]))
+        await turns()
+        assert kinds(coordinated)[2:] == [TransactionOpcode.ENLIST], "nor does one that comes then"
+        coordinated.log.held = False
+        coordinated.log.commit()
+        assert (await asked, await again) == (2, 2)
+        assert member.coordinator._waiting == {} == member.coordinator._upkeep.completing
+
+    led(test)
+
+
+def test_a_completion_that_the_log_refuses_lets_the_next_transaction_wait_for_another() -> None:
+    async def test(coordinated: Coordinated, member: Member) -> None:
+        coordinated.gate = asyncio.Event()
+        of = await begun(coordinated, member)
+        await member.coordinator.end("t", *of, commit=True, raises=False)
+        asked = asyncio.ensure_future(member.coordinator.enlist("t", *of, [coordinated.partition(1)]))
+        await turns()
+        refused = 0
+        propose = member.group.replicate
+
+        def replicate(command: bytes, term: int) -> asyncio.Future[Outcome]:
+            nonlocal refused
+            if msgpack.unpackb(command)[2] != TransactionOpcode.COMPLETE or refused == 2:
+                return propose(command, term)
+            refused += 1
+            full: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            full.set_result(Overloaded("full"))
+            return full
+
+        member.group.replicate = replicate  # type: ignore[method-assign]
+        coordinated.gate.set()
+        assert await asked == 2
+        assert refused == 2
+        assert state(member) is TransactionState.ONGOING
+        assert member.coordinator._waiting == {} == member.coordinator._upkeep.completing
+
+    led(test)
+
+
+def kinds(coordinated: Coordinated) -> list[int]:
+    """Of the commands in the log that are not committed."""
+    return [msgpack.unpackb(command)[2] for _, _, command, _ in coordinated.log.waiting]
 
 
 def test_whoever_waits_too_long_for_the_one_before_is_told_to_ask_again() -> None:

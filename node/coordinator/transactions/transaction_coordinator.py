@@ -37,6 +37,7 @@ from strandline.statemachine.transactions.transactions import TransactionsMachin
 COMPLETING_SECONDS: Final = 2.0
 """Time that a request waits until the previous transaction is complete. Clients retry after a pause that is
 longer than markers usually take."""
+_COMPLETING: Final = Refusal(KafkaError.CONCURRENT_TRANSACTIONS, "The transaction before is being completed.")
 MAX_WAITING: Final = 10_000
 """Requests that wait so, of one coordinator."""
 MAX_GROUPS: Final = 1_000
@@ -64,8 +65,7 @@ class TransactionCoordinator:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         """Requests that wait until the transaction of an id is complete."""
         self._waits = 0
-        # It follows the replica as this does, and needs nothing more.
-        TransactionUpkeep(replica, context)
+        self._upkeep = TransactionUpkeep(replica, context, self._wake)
         replica.watch(self._changed)
         replica.follow(lambda term: None, self._stopped)
 
@@ -208,6 +208,8 @@ class TransactionCoordinator:
             made = command(new_id)
             if not isinstance(made, Enlist):
                 await self._context.decisions.passed()
+            elif self._is_completing(made) and not await self._completed(transactional_id, deadline):
+                return _COMPLETING
             result = await self.replica.execute(made)
             wants_id = isinstance(result, ProducerIdNeeded)
             if wants_id:
@@ -215,17 +217,23 @@ class TransactionCoordinator:
             if not _has_to_wait(made, result):
                 return result
             if not await self._completed(transactional_id, deadline):
-                return Refusal(
-                    KafkaError.CONCURRENT_TRANSACTIONS, "The transaction before is being completed."
-                )
+                return _COMPLETING
+
+    def _is_completing(self, command: Enlist) -> bool:
+        """Whether the log would only say that the producer's transaction before is still being completed."""
+        known = self.machine.transactions.get(command.transactional_id)
+        asking = (command.producer_id, command.epoch)
+        return known is not None and known.state in PREPARED and known.identity == asking
 
     async def _completed(self, transactional_id: str, deadline: float) -> bool:
-        """Whether it is of use to ask again: the transaction of an id was completed before the deadline, or
-        this node does not lead any more."""
+        """Whether it is of use to ask again: what completes the transaction of an id is in the log before the
+        deadline, so that another command is applied behind it, or this node does not lead any more."""
         if self._waits >= MAX_WAITING:
             return False
         known = self.machine.transactions.get(transactional_id)
         if known is None or known.state not in PREPARED or not self.replica.leads:
+            return True
+        if transactional_id in self._upkeep.completing:
             return True
         future: asyncio.Future[None] = self._context.loop.create_future()
         self._waiting.setdefault(transactional_id, []).append(future)
@@ -257,7 +265,7 @@ class TransactionCoordinator:
                 self._wake(transactional_id)
 
     def _wake(self, transactional_id: str) -> None:
-        for future in self._waiting.pop(transactional_id):
+        for future in self._waiting.pop(transactional_id, ()):
             if not future.done():
                 future.set_result(None)
 

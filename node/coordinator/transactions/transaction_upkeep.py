@@ -42,9 +42,19 @@ RETRY_SECONDS: Final = 0.1
 class TransactionUpkeep:
     """Works while the replica leads. Belongs to the context's loop."""
 
-    def __init__(self, replica: CoordinatorReplica[TransactionsMachine], context: CoordinatorContext) -> None:
+    def __init__(
+        self,
+        replica: CoordinatorReplica[TransactionsMachine],
+        context: CoordinatorContext,
+        on_completing: Callable[[str], None],
+    ) -> None:
+        """`on_completing` is called with a transactional id as it gets into `completing`."""
+        self.completing: dict[str, None] = {}
+        """Transactional ids whose Complete is in the log and not applied yet, or gets there before other code
+        runs. What is put into the log from then on is applied behind it."""
         self._replica = replica
         self._context = context
+        self._on_completing = on_completing
         self._markers: Markers | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._delivering: dict[tuple[str, int], None] = {}
@@ -103,12 +113,17 @@ class TransactionUpkeep:
                 # They stay where they are. To send them again because the log is full would fill others too.
                 delivered = True
                 await self._context.decisions.passed()
+                self.completing[transactional_id] = None
+                # `execute` puts the command into the log before anything that this wakes can run.
+                self._on_completing(transactional_id)
                 if not isinstance(await self._replica.execute(complete), Refusal):
                     break
             except Exception:
                 if not told:
                     log.exception("transaction %d of %r is not completed yet", what.number, transactional_id)
                 told = True
+            finally:
+                self.completing.pop(transactional_id, None)
             await asyncio.sleep(RETRY_SECONDS)
         self._delivering.pop((transactional_id, what.number), None)
 
