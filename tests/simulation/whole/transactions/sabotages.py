@@ -152,7 +152,7 @@ def _none(*_: Any, **__: Any) -> None:
 
 
 _MARKERS: dict[str, tuple[int, ...]] = {
-    "markers-without-numbers": (11,),
+    "markers-without-numbers": (12,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
     "markers-done-unheard": (11,),
@@ -221,7 +221,7 @@ _ALL = (
         "unstable-offsets-given",
         "offsets are given to members while a transaction that has others is open",
         lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
-        (4,),
+        (14,),
     ),
     Sabotage(
         "markers-not-taken-up",
