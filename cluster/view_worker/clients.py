@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from strandline.cluster.kafka_client import client_config
-from strandline.cluster.view_worker import limits
+from strandline.cluster.view_worker import limits, outputs
+from strandline.cluster.view_worker.inputs import Place
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.surroundings import Surroundings
+
+CONNECT_SECONDS: Final = 2.0
+"""For each of the two before a pause, which is only quicker by it."""
 
 
 def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
@@ -52,3 +57,16 @@ def made(
     """Make both clients of a version, which writes these topics."""
     settings = producer_settings(way, group, limits.batch_bytes(written))
     return around.consumer(consumer_settings(way, group)), around.producer(settings)
+
+
+def connect(consumer: Consumer, producer: Producer, places: Iterable[Place]) -> None:
+    """Have the consumer find its group, and the producer a node: both would first connect when they are used.
+
+    Where that fails they do so then.
+    """
+    places = list(places)
+    with suppress(KafkaException):
+        outputs.committed(consumer, places, CONNECT_SECONDS)
+    for topic, _ in places[:1]:
+        with suppress(KafkaException):
+            producer.list_topics(topic, CONNECT_SECONDS)

@@ -69,11 +69,15 @@ def _live(task: VersionTask) -> None:
 def _pause(task: VersionTask, pause: Pause) -> None:
     # The next version may read topics that this one does not.
     wanted = _shared(task, unpack_reached(pause.wanted)[0])
+    said = dict[str, Changes]()
+    # What comes meanwhile is not waited for, and the last step is committed with the cut.
     while not task.inputs.at(wanted):
+        if said:
+            task.commit(said)
         task.check()
-        task.go_on()
-    if task.committed != task.inputs.position:
-        task.commit()
+        said = task.take(wanted)
+    if said or task.committed != task.inputs.position:
+        task.commit(said)
     reached = pack_reached(task.cut(), task.digests())
     try:
         task.link.submit(ViewsPaused(task.program, task.attempt, task.worker, pause.number, reached))

@@ -24,6 +24,9 @@ from strandline.snapshot.views.run_file import packed, unpacked
 from strandline.snapshot.views.stored_state import Kept, StoredState
 
 ROOT: Final = "views"
+AT_ONCE: Final = 16
+AT_ONCE_BYTES: Final = 8 << 20
+"""Of runs in memory, which are stored beside each other: more would take memory that a merge bounds."""
 
 
 def prefix(program: int, attempt: int | None = None) -> str:
@@ -49,10 +52,14 @@ class StateObjects:
     def save(self, states: Mapping[str, StateManifest], cut: Cut) -> tuple[str, frozenset[str]]:
         """Store states of one cut; gives the manifest's name, and the names of all objects that it needs."""
         kept: dict[int, tuple[Run, str]] = {}
+        new: list[tuple[str, Run]] = []
         operators = {
-            operator: Kept([[self._stored(run, kept) for run in runs] for runs in state.runs], state.value)
+            operator: Kept(
+                [[self._stored(run, kept, new) for run in runs] for runs in state.runs], state.value
+            )
             for operator, state in states.items()
         }
+        self._put(new)
         name = f"{self._own}{next(self._numbers):010d}.state"
         self._store.put(name, stored_state.written(StoredState(cut, operators)))
         self._files.stored()
@@ -67,14 +74,26 @@ class StateObjects:
     def _new(self) -> str:
         return f"{self._own}{next(self._numbers):010d}.run"
 
-    def _stored(self, run: Run, kept: dict[int, tuple[Run, str]]) -> str:
+    def _stored(self, run: Run, kept: dict[int, tuple[Run, str]], new: list[tuple[str, Run]]) -> str:
         known = kept.get(id(run)) or self._kept.get(id(run))
         if known is None:
-            name = self._named(run)
-            self._store.put(name, packed(run))
-            known = run, name
+            known = run, self._named(run)
+            new.append((known[1], run))
         kept[id(run)] = known
         return known[1]
+
+    def _put(self, new: list[tuple[str, Run]]) -> None:
+        """Store runs, small ones beside each other: readers wait for a store's answers amid a cutover."""
+        waiting: list[tuple[str, list[bytes | memoryview]]] = []
+        size = 0
+        for name, run in new:
+            if waiting and (size + run.bytes > AT_ONCE_BYTES or len(waiting) == AT_ONCE):
+                self._store.put_all(waiting)
+                waiting, size = [], 0
+            waiting.append((name, packed(run)))
+            size += run.bytes
+        if waiting:
+            self._store.put_all(waiting)
 
     def _named(self, run: Run) -> str:
         """The name of a new run's object, once there is a file of it."""

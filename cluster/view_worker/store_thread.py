@@ -24,6 +24,8 @@ class BlockingStore(Protocol):
 
     def put(self, key: str, parts: Sequence[Buffer], /) -> None: ...
 
+    def put_all(self, objects: Sequence[tuple[str, Sequence[Buffer]]], /) -> None: ...
+
     def get(self, key: str, /) -> Buffer: ...
 
     def list(self, prefix: str, after: str, limit: int, /) -> list[str]: ...
@@ -56,6 +58,17 @@ class StoreThread:
     def put(self, key: str, parts: Sequence[Buffer]) -> None:
         """Store an object."""
         self._run(self._store.put(key, parts))
+
+    def put_all(self, objects: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        """Store objects beside each other; one that fails raises its error once all have ended."""
+
+        async def all_of_them() -> None:
+            puts = (self._store.put(key, parts) for key, parts in objects)
+            for ended in await asyncio.gather(*puts, return_exceptions=True):
+                if isinstance(ended, BaseException):
+                    raise ended
+
+        self._run(all_of_them())
 
     def get(self, key: str) -> Buffer:
         """Read an object."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.view_worker import clients, limits, memory, outputs
 from strandline.cluster.view_worker.holds import hold, release
@@ -47,8 +46,6 @@ MOST_STATE_SECONDS: Final = 60.0
 HOLD_SECONDS: Final = 3600.0
 RATE_SECONDS: Final = 2.0
 """Over which a rate is told."""
-READY_SECONDS: Final = 2.0
-"""For the live version's group to be found before the pause, which is only quicker."""
 _TELL_SECONDS: Final = 0.5
 
 
@@ -132,8 +129,7 @@ class VersionTask:
         program = self.link.known.program
         if self._ready is None and not program.stopped:
             self._ready = self._clients(group_name(program.name, program.created, None))
-            with suppress(KafkaException):  # it is asked again
-                outputs.committed(self._ready[0], self.inputs.position, READY_SECONDS)
+            clients.connect(*self._ready, self.inputs.position)
 
     def go_live(self) -> None:
         """Go on after this version's cutover as the live one, from its cut, with what is in memory.

@@ -75,6 +75,8 @@ class PlayedCluster:
         self.logs: dict[tuple[str, int], list[bytes]] = {(INPUT[0], 0): [], (INPUT[0], 1): []}
         self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
         self.transactions: list[list[Written]] = []
+        self.connected: list[tuple[str, str]] = []
+        """Producers that asked for a topic before they began."""
         self.epochs: dict[str, int] = defaultdict(int)
         self.at_once = 3
         self.die: Callable[[str], bool] = lambda where: False
@@ -286,6 +288,9 @@ class PlayedProducer:
         self._epoch = 0
         self._records: list[Written] = []
         self._offsets: tuple[str, list[TopicPartition]] = ("", [])
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        self._cluster.connected.append((self._name, topic))
 
     def init_transactions(self, timeout: float) -> None:
         self._cluster.epochs[self._name] += 1

@@ -14,7 +14,7 @@ from strandline.cluster.view_worker import phases, version_task
 from strandline.cluster.view_worker import steps as steps_of_records
 from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import NodeRefuses
-from strandline.cluster.view_worker.reached import pack_reached
+from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.statemachine.controller.controller_commands import (
@@ -43,12 +43,15 @@ class Controller:
     def __init__(self, cluster: PlayedCluster) -> None:
         self.cluster = cluster
         self.done: list[str] = []
+        self.connected: list[tuple[str, str]] = []
+        """Producers that were connected by the pause."""
 
     def submit(self, link: Link, command: ViewCommand) -> int:
         self.done.append(type(command).__name__)
         program = self.cluster.program
         match command:
             case PauseViews():
+                self.connected = [*self.cluster.connected]
                 self.cluster.sell(*AMID)
                 ends = {place: len(log) for place, log in self.cluster.logs.items()}
                 self.cluster.program = program._replace(pause=Pause(1, b"", pack_reached(ends, {})))
@@ -111,6 +114,9 @@ def test_a_state_is_stored_before_the_pause(cluster: PlayedCluster, controller: 
     phases._next(cluster.process(NEXT, live=False))
     before = controller.done[: controller.done.index("PauseViews")]
     assert before.count("state") == 2, "when it was filled, and when it was near"
+    assert controller.connected == [(f"view.p.{CREATED}", "sales")], (
+        "the live version's producer is connected"
+    )
 
 
 def test_what_was_taken_in_a_pause_that_fails_is_written(
@@ -135,6 +141,30 @@ def test_what_was_taken_in_a_pause_that_fails_is_written(
     task.commit()
     assert len(cluster.table("large")) > 2
     assert cluster.table("totals") == cluster.totals(FILLING), "what it took in the pause is there"
+
+
+def test_the_live_version_stops_at_the_cut_that_is_asked_for_in_one_transaction(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.at_once = 10
+    task = cluster.process(LIVE)
+    task.sinks.follow(all_sinks=True)
+    while task.go_on():
+        pass
+    cluster.sell(*AMID)
+    wanted = {one: len(log) for one, log in cluster.logs.items()}
+    cluster.sell((0, "later", 1), (1, "later", 1))
+    before, done = len(cluster.transactions), list[ViewCommand]()
+    monkeypatch.setattr(Link, "submit", lambda link, command: done.append(command))
+    phases._pause(task, Pause(4, pack_reached(wanted, {}), None))
+    assert len(cluster.transactions) == before + 1
+    [paused] = done
+    assert isinstance(paused, ViewsPaused)
+    assert unpack_reached(paused.reached)[0] == wanted == task.committed
+    assert task.go_on() > 0, "what came behind the cut is taken once the pause is over"
+    while task.go_on():
+        pass
+    assert cluster.table("totals") == cluster.totals(f"view.p.{CREATED}")
 
 
 class Gone(Exception):

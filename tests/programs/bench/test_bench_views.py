@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.programs.bench import views_bench, views_peers, views_state
-from tests.programs.bench.views_bench import Report, Run, Watcher
+from tests.programs.bench.views_bench import Report, Run
+from tests.programs.bench.views_watcher import Watcher
 
 
 def test_each_figure_of_a_size_is_measured(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_the_longest_gap_and_the_ages_are_those_of_a_time() -> None:
     watcher.seen = [(1.0, 0.1), (2.0, 0.2), (5.0, 0.3), (5.5, 0.4), (20.0, 9.0)]
     assert watcher.gap(0.0, 10.0) == 3.0
     assert watcher.ages(1.0, 6.0)[0] == pytest.approx(0.25)
-    assert [line[2] for line in views_bench.cluster_lines(Report().cluster)] == ["-"] * 9
+    assert [line[2] for line in views_bench.cluster_lines(Report().cluster)] == ["-"] * 10
 
 
 def test_a_view_and_duckdb_work_the_same_lines(tmp_path: Path) -> None:

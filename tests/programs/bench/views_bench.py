@@ -3,8 +3,9 @@
 `scripts/bench views`: first one process without a cluster, for states of more and more keys (a group-by with
 COUNT and SUM; JSON in and out). Beside it DuckDB works the same view out from columns in memory, once: what
 stands in the place of a step where nothing is kept. Then a cluster: rows are filled into a view, then flow
-at a rate while another view is added, and at last the view's process is killed. Then a group-by and a join
-take the same rows there, without Kafka, and in Pathway, Bytewax, DuckDB and Spark (`views_peers.py`).
+at a rate while another view is added, and at last the view's process is killed, and then its node. Then a
+group-by and a join take the same rows there, without Kafka, and in Pathway, Bytewax, DuckDB and Spark
+(`views_peers.py`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from statistics import quantiles
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient as KafkaAdmin
 from confluent_kafka.cimpl import NewTopic
 
@@ -37,6 +36,7 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
 from tests.programs.bench import views_peers
 from tests.programs.bench.report import shown, table
+from tests.programs.bench.views_watcher import Watcher
 from tests.programs.folder_option import existing_folder
 
 SIZES: Final = {"full": (10_000, 100_000, 1_000_000, 10_000_000), "quick": (10_000, 100_000, 1_000_000)}
@@ -48,7 +48,9 @@ RATE: Final = 1000.0
 """Rows a second that flow in on a cluster."""
 FLOW_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 900.0
+FAILOVER_SECONDS: Final = 60.0
 WANTED_PAUSE: Final = 0.5
+WANTED_FAILOVER: Final = 15.0
 UV: Final = Path(".tools/uv/bin/uv")
 """As `scripts/setup` puts it there."""
 TABLE: Final = "CREATE TABLE bids (auction BIGINT, price BIGINT, sent BIGINT);\n"
@@ -68,58 +70,6 @@ class Report:
     cluster: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-
-class Watcher:
-    """Reads a view in a thread: when each change was seen, and how old its newest row was."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self.seen: list[tuple[float, float]] = []
-        self._consumer = Consumer(
-            client_config(
-                bootstrap, group_id="bench", enable_auto_commit=False, isolation_level="read_committed",
-                auto_offset_reset="latest", fetch_wait_max_ms=10,
-            )
-        )  # fmt: skip
-        end = self._end(time.monotonic() + FLOW_SECONDS)
-        self._consumer.assign([TopicPartition("sample", 0, end)])
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _end(self, until: float) -> int:
-        """The view's present end; a node may learn of a name that a cutover gave a moment later."""
-        while True:
-            try:
-                return self._consumer.get_watermark_offsets(TopicPartition("sample", 0), timeout=30)[1]
-            except KafkaException:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.consume(1000, 0.02):
-                value = message.value()
-                if message.error() is None and value is not None:
-                    now = time.time()
-                    self.seen.append((now, now - json.loads(value)["sent"] / 1e6))
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._consumer.close()
-
-    def ages(self, first: float, last: float) -> tuple[float, float]:
-        """p50 and p99 of the ages that were seen between two moments."""
-        ages = [age for moment, age in self.seen if first <= moment < last]
-        cuts = quantiles(ages, n=100) if len(ages) > 1 else [float("nan")] * 99
-        return cuts[49], cuts[98]
-
-    def gap(self, first: float, last: float) -> float:
-        """The longest time without a change."""
-        moments = [moment for moment, _ in self.seen if first <= moment < last]
-        return max((later - one for one, later in pairwise(moments)), default=float("nan"))
 
 
 class Run:
@@ -191,13 +141,23 @@ class Run:
         found["p50_filling"], found["p99_filling"] = watcher.ages(applied, live)
         found["pause"], found["gap"] = one["status"]["pause_seconds"], watcher.gap(applied, time.time())
         found["state"], found["starts"] = one["status"]["bytes"], one["starts"]
+        found["failover"] = self._failover(watcher, lambda: os.kill(one["process"], signal.SIGKILL))
+        time.sleep(FLOW_SECONDS)  # another state is stored meanwhile
+        node = self._host("bench")
+        found["node_failover"] = self._failover(watcher, lambda: self._cluster.kill(node))
+        self._cluster.start(node)
+
+    def _failover(self, watcher: Watcher, kill: Callable[[], object]) -> float:
+        """The longest time without a change when something is killed."""
         killed = time.time()
-        os.kill(one["process"], signal.SIGKILL)
-        end = killed + 60
+        kill()
+        end = killed + FAILOVER_SECONDS
         while time.time() < end and watcher.seen[-1][0] < killed + 0.2:
             time.sleep(0.01)
+        if watcher.seen[-1][0] < killed + 0.2:
+            raise TimeoutError(f"no change within {FAILOVER_SECONDS:g} s of a death")
         time.sleep(1.0)
-        found["failover"] = watcher.gap(killed - 1, time.time())
+        return watcher.gap(killed - 1, time.time())
 
     def _one(self) -> None:
         keys = max(1, self._rows // 10)
@@ -243,12 +203,19 @@ class Run:
             raise CommandFailed(done.stderr.strip(), "see the nodes' logs")
 
     def _live(self, name: str) -> dict[str, Any]:
-        running = [
-            one
+        return next(one for _, one in self._running(name) if one["status"])
+
+    def _host(self, name: str) -> int:
+        """The node that runs a program's live version."""
+        return next(node for node, _ in self._running(name))
+
+    def _running(self, name: str) -> list[tuple[int, dict[str, Any]]]:
+        return [
+            (node.node, one)
             for node in self._cluster.description.nodes.values()
             for one in AdminClient(node.admin).request("GET", "/api/views").body["running"]
+            if one["live"] and one["program"] == name
         ]
-        return next(one for one in running if one["live"] and one["program"] == name and one["status"])
 
 
 def size(keys: int, folder: Path) -> dict[str, float]:
@@ -292,6 +259,7 @@ def cluster_lines(found: dict[str, float]) -> list[list[str]]:
         ("", "longest time without a change, to a reader", "gap", "s"),
         ("", "processes started for the version that is live", "starts", ""),
         ("its process killed", "longest time without a change", "failover", "s"),
+        ("its node killed", "longest time without a change", "node_failover", "s"),
     )
     return [[title, what, shown(found.get(name), unit)] for title, what, name, unit in figures]
 
@@ -338,6 +306,10 @@ def main(arguments: Sequence[str]) -> int:
         print("\n" + table(head, views_peers.lines(report.rates, report.cluster)))
     if report.cluster.get("pause", 0) > WANTED_PAUSE:
         print(f"- the pause was {report.cluster['pause']:.2f} s, wanted are {WANTED_PAUSE:g}")
+    for name, what in (("failover", "process"), ("node_failover", "node")):
+        if report.cluster.get(name, 0) > WANTED_FAILOVER:
+            seconds = f"{report.cluster[name]:.2f} s, wanted are {WANTED_FAILOVER:g}"
+            print(f"- the first output after the {what}'s death came after {seconds}")
     for one in report.problems:
         print(f"- FAILED: {one}")
     print(f"bench views {'failed' if report.problems else 'ok'}, load average before {load:.1f}")

@@ -209,6 +209,10 @@ class SimBlockingStore:
         kind = key.rpartition(".")[2]
         self._owner.store_request(f"put {kind}", lambda: self._owner.store.put(key, parts))
 
+    def put_all(self, objects: Sequence[tuple[str, Sequence[Buffer]]]) -> None:
+        for key, parts in objects:
+            self.put(key, parts)
+
     def get(self, key: str) -> Buffer:
         found: Buffer = self._owner.store_request("get", lambda: self._owner.store.get(key))
         return found
@@ -317,6 +321,9 @@ class SimProducer:
 
     def init_transactions(self, timeout: float) -> None:
         self._epoch = self._owner.ask("init", lambda: self._kafka.begin(self._name))
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        """Only connects."""
 
     def begin_transaction(self) -> None:
         self._records = []
