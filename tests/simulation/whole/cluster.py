@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -32,6 +32,8 @@ from strandline.node.config.node_config import (
 from strandline.node.controller.registration import Displaced
 from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.retries import RetryingStore
+from strandline.node.objectstore.storage_owner import ForeignStorage
+from strandline.node.objectstore.store import Buffer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.write_ahead_log import WalConfig
@@ -39,8 +41,8 @@ from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.leases import holds_lease
 from tests.simulation.node import SimNode
-from tests.simulation.store import SimStore
-from tests.simulation.whole.ledger import Ledger
+from tests.simulation.store import SimStore, SimStoreClient
+from tests.simulation.whole.ledger import Ledger, Unheard
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.retention import START_MS
 from tests.simulation.whole.sim_broker import Mishaps, SimBroker
@@ -60,6 +62,22 @@ def _listeners(host: str) -> tuple[ListenerSection, ...]:
         ListenerSection("kafka", host, KAFKA_PORT),
         ListenerSection("login", host, LOGIN_PORT, protocol="SASL_PLAINTEXT", mechanisms=by),
     )
+
+
+class _Watched(SimStoreClient):
+    """The way to the store of a machine that may change nothing there."""
+
+    def __init__(self, store: SimStore, sim: SimNode, cluster: WholeCluster) -> None:
+        super().__init__(store, sim)
+        self._tell = lambda what: cluster.on_change_of_before(sim.id, what)
+
+    async def put(self, key: str, parts: Sequence[Buffer]) -> None:
+        self._tell(f"put {key}")
+        await super().put(key, parts)
+
+    async def delete_many(self, keys: Sequence[str]) -> None:
+        self._tell(f"delete {keys}")
+        await super().delete_many(keys)
 
 
 class WholeCluster:
@@ -86,6 +104,10 @@ class WholeCluster:
         """Nodes that were removed and came back."""
         self.ghosts: dict[int, SimBroker] = {}
         """Those of the outcast that are up: they are no part of the cluster."""
+        self.of_before: dict[int, int] = {}
+        """Machines with a folder of the cluster before the restored one, and the ids of their nodes."""
+        self.on_change_of_before: Callable[[int, str], None] = lambda machine, what: None
+        """Hears of each change of the store that such a machine asks for."""
         self.mishaps = Mishaps()
         self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2
@@ -127,6 +149,10 @@ class WholeCluster:
         """End a node's process for good."""
         self.retired.add(node)
         self.crash(node, "kill")
+
+    def clock_start(self, node: int) -> float:
+        """What a node's monotonic clock shows when a run begins."""
+        return self._clock_starts[self.of_before.get(node, node)]
 
     def come_back(self, node: int, *, empty: bool) -> None:
         """Start a retired node once more, which is none of the cluster's; `empty`: its disk is another."""
@@ -172,15 +198,17 @@ class WholeCluster:
             return replace(made, raft=plan.raft, wal=wal, mesh=plan.mesh)
 
         hedging = Hedging(loop=loop, puts=True) if plan.hedging else None
-        store = RetryingStore(
-            self.store.client(sim), plan.retries, loop=loop, rng=sim.rng("retries"), hedging=hedging
-        )
+        client = self.store.client(sim)
+        if sim.id in self.of_before:
+            client = _Watched(self.store, sim, self)
+        store = RetryingStore(client, plan.retries, loop=loop, rng=sim.rng("retries"), hedging=hedging)
+        ledger = Unheard(self.ledger) if sim.id in self.of_before else self.ledger
         with patch.object(broker_parts, "host_settings", settings):
             broker = SimBroker(
-                self._config(sim), ledger=self.ledger, sim=sim, mishaps=self.mishaps, loop=loop,
+                self._config(sim), ledger=ledger, sim=sim, mishaps=self.mishaps, loop=loop,
                 disk=sim.disk, store=store, wal_executor=None, snapshot_executor=sim.executor,
                 rng=sim.rng("broker"), nonces=sim.rng("nonces"), boot_id=1 + sim.rng("boot").getrandbits(60),
-                wall_ms=lambda: START_MS + int(1000 * (loop.time() - self._clock_starts[sim.id])),
+                wall_ms=lambda: START_MS + int(1000 * (loop.time() - self.clock_start(sim.id))),
                 on_fatal=lambda error: self._fatal(sim, error), wal=plan.wal,
             )  # fmt: skip
         self._watch_groups(broker)
@@ -192,13 +220,13 @@ class WholeCluster:
         except Exception as error:
             self._fatal(sim, error)
             return
-        (self.ghosts if sim.id in self.outcast else self.brokers)[sim.id] = broker
+        (self.ghosts if sim.id in self.outcast or sim.id in self.of_before else self.brokers)[sim.id] = broker
         sim.spawn(self._run(sim, broker))
 
     async def _run(self, sim: SimNode, broker: SimBroker) -> None:
         try:
             await broker.start()
-        except OSError as error:
+        except (OSError, ForeignStorage) as error:
             self._fatal(sim, error)
 
     def _watch_groups(self, broker: SimBroker) -> None:
@@ -220,6 +248,8 @@ class WholeCluster:
 
     def _check_leases(self, elected: SimBroker, group: RaftGroup) -> None:
         """Nobody is elected while the lease of an earlier leader runs: a read there would be stale."""
+        if elected.sim.id in self.of_before:
+            return  # judged by what its leaders do
         if elected.node_id in self.outcast:
             self.ledger.broken("members", f"node {elected.node_id} was removed and leads group {group.id}")
         for broker in self.brokers.values():
@@ -234,7 +264,7 @@ class WholeCluster:
     def _config(self, sim: SimNode) -> NodeConfig:
         plan = self.plan
         return NodeConfig(
-            NodeSection(sim.id, "/data"),
+            NodeSection(self.of_before.get(sim.id, sim.id), "/data"),
             self._section(sim.id),
             MeshSection(sim.host, MESH_PORT),
             KafkaSection(sim.host, KAFKA_PORT),
@@ -260,6 +290,9 @@ class WholeCluster:
     def _section(self, node: int) -> ClusterSection:
         """Founders name each other, as they did at first; a node that joins names them as seeds."""
         hosts = {each: self.world.nodes[each].host for each in self.founders}
+        if node in self.of_before:
+            node = self.of_before[node]
+            hosts |= {each: self.world.nodes[machine].host for machine, each in self.of_before.items()}
         replaces = self.plan.upheaval is not None and self.plan.upheaval.replaces_disks
         peers: tuple[PeerAddress, ...] = ()
         seeds: tuple[SeedAddress, ...] = ()
@@ -279,6 +312,7 @@ class WholeCluster:
     def _fatal(self, sim: SimNode, error: Exception) -> None:
         """A process gives up: after a full disk rightly so, and where its node was removed."""
         rightly = sim.id in self.outcast and isinstance(error, Displaced)
+        rightly = rightly or (sim.id in self.of_before and isinstance(error, ForeignStorage))
         if not rightly and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
             self.ledger.broken("node failure", f"node {sim.id} stopped: {error!r}")
         self.world.call_later(0.0, self._end_process, sim.id, sim.boot)

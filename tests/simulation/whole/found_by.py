@@ -76,4 +76,9 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "balanced-away": ("members",),
     "removed-id-joins": ("members",),
     "removed-comes-back": ("members",),
+    "old-incarnation-let-in": ("nodes of before",),
+    "restored-terms-again": ("restore",),
+    "restored-epochs-again": ("restore",),
+    "restored-ids-too-low": ("restore",),
+    "point-objects-collected": ("restore",),
 }

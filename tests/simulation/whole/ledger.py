@@ -339,6 +339,17 @@ class Ledger:
                 self.broken("address", f"{where} puts {batch} into {place}")
 
 
+class Unheard(Ledger):
+    """A ledger of processes that are no part of the cluster: what they apply is nothing that it did."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger._now, ledger._stop)
+        self.objects.store = ledger.objects.store
+
+    def broken(self, check: str, text: str) -> None:
+        """Nothing: regrowth.py says what such processes may not do."""
+
+
 def publishes(fields: list[Any]) -> bool:
     """Whether a ReplaceLevelOne comes from a compacted log: merges do not say how clean that is."""
     return len(fields) > 2 and fields[2] >= 0

@@ -27,12 +27,14 @@ from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
+from tests.simulation.disk import SimDisk
 from tests.simulation.node import SimNode
 from tests.simulation.whole.checks import check_contents, content_of
 from tests.simulation.whole.client import Directory
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.ledger import Sent
 from tests.simulation.whole.objects import Place
+from tests.simulation.whole.of_before import OfBefore
 from tests.simulation.whole.replays import Replays, empty
 from tests.simulation.whole.retention import START_MS
 from tests.simulation.whole.sim_broker import SimBroker
@@ -46,6 +48,8 @@ RESTORES_SECONDS: Final = 60.0
 BREAKS_OFF: Final = 0.3
 """Of the runs, those whose first restore breaks off somewhere, and is repeated."""
 STARTS_SECONDS: Final = 2.0
+COMES_BACK: Final = 0.7
+"""Of the runs, those in which nodes of before come back, whose disks were not lost after all."""
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ class Regrowth:
         self._counts = counts
         self._rng = cluster.world.rng("all folders, and a restore")
         self._used = _Used()
+        self._left: dict[int, tuple[SimDisk, int]] = {}
+        """The disks of the nodes of before, as they were left, and the identities of their folders."""
         self._made: tuple[StoredPoint, RestoredCluster, list[SnapshotDocument]] | None = None
 
     def _broken(self, text: str) -> None:
@@ -114,6 +120,7 @@ class Regrowth:
             world.run(world.now + self._rng.choice((0.0, 0.0, 0.001, 0.05, 0.3)))
             if node in cluster.brokers:
                 self._used.see(cluster.brokers[node])
+                self._left[node] = world.nodes[node].disk, cluster.brokers[node].host.folder.id
             cluster.crash(node, self._rng.choice(("kill", "power")))
         for (group, term), _ in self._ledger.leaders.items():
             self._used.terms[group] = max(self._used.terms.get(group, 0), term)
@@ -182,6 +189,8 @@ class Regrowth:
         """Start the new nodes, each at its time."""
         for node in self._cluster.plan.nodes:
             self._world.call_later(self._rng.uniform(0.0, STARTS_SECONDS), self._cluster.let_up, node)
+        if self._rng.random() < COMES_BACK:
+            OfBefore(self._cluster, self._left, self._rng).come_back(self._counts)
 
     # Judgement.
 

@@ -31,6 +31,7 @@ from tests.simulation.whole.inline_sabotages import INLINE
 from tests.simulation.whole.login_sabotages import LOGINS
 from tests.simulation.whole.membership_sabotages import MEMBERSHIP
 from tests.simulation.whole.moving_sabotages import MOVING
+from tests.simulation.whole.restore_sabotages import RESTORES
 from tests.simulation.whole.tail_sabotages import TAILS
 from tests.simulation.whole.write_path_sabotages import (
     WRITE_PATH,
@@ -216,6 +217,7 @@ _ALL = (
     *LOGINS,
     *TAILS,
     *MEMBERSHIP,
+    *RESTORES,
 )
 
 _FOUND_WITH: dict[str, tuple[int, ...]] = {
@@ -289,6 +291,11 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "balanced-away": (2018, 2085),
     "removed-id-joins": (2018, 2084),
     "removed-comes-back": (2084, 2085),
+    "old-incarnation-let-in": (2032, 2033),
+    "restored-terms-again": (2032,),
+    "restored-epochs-again": (2032,),
+    "restored-ids-too-low": (2033,),
+    "point-objects-collected": (2039,),
 }
 
 SABOTAGES = expecting(by_name(_ALL, _FOUND_WITH).values(), FOUND_BY)
