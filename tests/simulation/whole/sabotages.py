@@ -291,10 +291,10 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "balanced-away": (2018, 2085),
     "removed-id-joins": (2018, 2084),
     "removed-comes-back": (2084, 2085),
-    "old-incarnation-let-in": (2032, 2033),
+    "old-incarnation-let-in": (2032,),
     "restored-terms-again": (2032,),
     "restored-epochs-again": (2032,),
-    "restored-ids-too-low": (2033,),
+    "restored-ids-too-low": (2032,),
     "point-objects-collected": (2039,),
 }
 
