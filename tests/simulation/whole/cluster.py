@@ -312,7 +312,8 @@ class WholeCluster:
     def _fatal(self, sim: SimNode, error: Exception) -> None:
         """A process gives up: after a full disk rightly so, and where its node was removed."""
         rightly = sim.id in self.outcast and isinstance(error, Displaced)
-        rightly = rightly or (sim.id in self.of_before and isinstance(error, ForeignStorage))
+        # It is told by the storage, or by a node that knows another process by its id.
+        rightly = rightly or (sim.id in self.of_before and isinstance(error, (ForeignStorage, RuntimeError)))
         if not rightly and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO)):
             self.ledger.broken("node failure", f"node {sim.id} stopped: {error!r}")
         self.world.call_later(0.0, self._end_process, sim.id, sim.boot)
