@@ -11,7 +11,8 @@ since, and needs all that it names. So what a topic left stays for `collector.gr
 saw that the topic is gone.
 
 A topic that the cluster never had is left alone: its objects are another cluster's in the same storage, or
-those of this one before it lost its log. A restored cluster takes it for one that was made after its point.
+those of this one before it lost its log. A restored cluster takes it for one that was made after its point,
+and likewise a partition that its topic does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from strandline.snapshot.names import cluster_prefix, group_prefix
 from strandline.snapshot.names import parse_name as parse_snapshot_name
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
-from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX, parse_level_one_name, topic_prefix
+from strandline.statemachine.partition.level_one import (
+    LEVEL_ONE_PREFIX,
+    parse_level_one_name,
+    partition_prefix,
+    topic_prefix,
+)
 
 log = logging.getLogger(__name__)
 
@@ -38,24 +44,32 @@ PAGE: Final = 1_000
 MAX_PAGES: Final = 256
 """Listings in one round; the next one goes on behind them."""
 MAX_SEEN: Final = 10_000
-"""Topics and groups that are gone and left something, of which this process knows since when."""
+"""Partitions and groups that are gone and left something, of which this process knows since when."""
 _BEHIND_SLASH: Final = "0"
 """The character that follows "/": a folder's name with it comes behind all that is in the folder."""
 
 
 class _Owner(NamedTuple):
-    """Owner of a name: a topic, by its id, or a group."""
+    """Owner of a name: a partition of a topic, by its id, or a group."""
 
     prefix: str
-    """Prefix of all names of this owner, without the last slash."""
+    """Prefix of all names of this topic or group, without the last slash."""
     owner_id: bytes | int
+    partition: int = 0
 
     def is_gone(self, machine: Controller) -> bool:
         return (
-            machine.topic_is_gone(self.owner_id)
+            machine.topic_is_gone(self.owner_id, self.partition)
             if isinstance(self.owner_id, bytes)
             else machine.group_is_gone(self.owner_id)
         )
+
+    def stays_up_to(self, machine: Controller) -> str:
+        """The prefix, without the last slash, up to which all stays of a topic or group that is there."""
+        topic = machine.topic_by_id(self.owner_id) if isinstance(self.owner_id, bytes) else None
+        if topic is None or self.partition >= len(topic.partitions):
+            return self.prefix
+        return partition_prefix(topic.topic_id, len(topic.partitions) - 1).removesuffix("/")
 
 
 class GoneTopics:
@@ -84,10 +98,10 @@ class GoneTopics:
         self._deletes_per_second = collector.deletes_per_second
         self._grace_seconds = collector.grace_seconds
         self._loop = loop
-        self._seen: dict[bytes | int, float] = {}
+        self._seen: dict[tuple[bytes | int, int], float] = {}
         """When this process first saw that an owner of names is gone; owners that have no names left by the
         end of a round are forgotten. Beyond MAX_SEEN others wait."""
-        self._met: set[bytes | int] = set()
+        self._met: set[tuple[bytes | int, int]] = set()
         """Of those, the ones that had names in this round."""
         self._behind = {LEVEL_ONE_PREFIX: "", cluster_prefix(host.cluster_id): ""}
         """By prefix, where the next round goes on; from the start after it came to the end."""
@@ -152,14 +166,16 @@ class GoneTopics:
         # A topic that is there may have very many objects, and none of them is of interest here.
         last = owners.get(names[-1])
         stays = last is not None and not last.is_gone(machine)
-        self._behind[prefix] = last.prefix + _BEHIND_SLASH if last is not None and stays else names[-1]
+        self._behind[prefix] = (
+            last.stays_up_to(machine) + _BEHIND_SLASH if last is not None and stays else names[-1]
+        )
         return False
 
     def _may_go(self, owner: _Owner, machine: Controller) -> bool:
         """Whether an owner has been gone for as long as a tail point may need what it left."""
         if not owner.is_gone(machine):
             return False
-        now, key = self._loop.time(), owner.owner_id
+        now, key = self._loop.time(), (owner.owner_id, owner.partition)
         if key not in self._seen and len(self._seen) >= MAX_SEEN:
             return False
         self._met.add(key)
@@ -181,8 +197,8 @@ def _owner(name: str) -> _Owner | None:
     """The owner of a listed name; None if this cluster writes no such name."""
     try:
         if name.startswith(LEVEL_ONE_PREFIX):
-            topic_id = parse_level_one_name(name).topic_id
-            return _Owner(topic_prefix(topic_id).removesuffix("/"), topic_id)
+            topic_id, partition, _, _ = parse_level_one_name(name)
+            return _Owner(topic_prefix(topic_id).removesuffix("/"), topic_id, partition)
         parsed = parse_snapshot_name(name)
     except ValueError:
         return None

@@ -330,14 +330,17 @@ class Controller:
         """The partition that a group replicates; None for a group that is gone or not a partition's."""
         return self._state.places.get(group)
 
-    def topic_is_gone(self, topic_id: bytes) -> bool:
-        """Whether a topic of this id was deleted; to be asked once it is certain that it was created.
+    def topic_is_gone(self, topic_id: bytes, partition: int = 0) -> bool:
+        """Whether a topic was deleted, or this partition of it; asked once both were created for certain.
 
-        An unknown id counts as deleted only once some deletions were forgotten: until then, this cluster
-        never had a topic of that id.
+        An unknown one counts as deleted only once some deletions were forgotten, as all of before a restore
+        are: until then, this cluster never had a topic of that id.
         """
         state = self._state
-        return topic_id in state.deleted or (topic_id not in state.topics and state.forgotten_index > 0)
+        known = state.topics.get(topic_id)
+        if known is not None and partition < len(known.partitions):
+            return False
+        return topic_id in state.deleted or state.forgotten_index > 0
 
     def group_is_gone(self, group: int) -> bool:
         """Whether a partition's group went with its topic; false for one that is not known here yet."""

@@ -137,6 +137,22 @@ def test_once_deletions_are_forgotten_an_unknown_topic_is_a_deleted_one() -> Non
         assert not site.store.names
 
 
+def test_a_restored_cluster_takes_what_it_does_not_know_for_what_was_made_after_its_point() -> None:
+    """Topics and added partitions; also where a topic that is there fills more than a page."""
+    site = Site()
+    with site.world:
+        kept = site.topic(1)
+        site.store.add(
+            [*objects(kept.topic_id, PAGE + 10), *objects(kept.topic_id, partition=2), *objects(UNKNOWN)]
+        )
+        before = site.store.names
+        site.sweep()
+        assert site.store.names == before
+        site.machine._state.forgotten_index = 1  # as restored_controller.py makes it
+        site.sweep()
+        assert site.store.names == sorted(objects(kept.topic_id, PAGE + 10))
+
+
 def test_a_topic_that_the_state_did_not_know_when_its_objects_were_listed_is_kept() -> None:
     site = Site()
     with site.world:

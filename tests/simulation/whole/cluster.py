@@ -69,7 +69,10 @@ class _Watched(SimStoreClient):
 
     def __init__(self, store: SimStore, sim: SimNode, cluster: WholeCluster) -> None:
         super().__init__(store, sim)
-        self._tell = lambda what: cluster.on_change_of_before(sim.id, what)
+        self._machine, self._cluster = sim.id, cluster
+
+    def _tell(self, what: str) -> None:
+        self._cluster.on_change_of_before(self._machine, what)
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         self._tell(f"put {key}")
