@@ -331,13 +331,10 @@ class Controller:
         return self._state.places.get(group)
 
     def topic_is_gone(self, topic_id: bytes, partition: int = 0) -> bool:
-        """Whether a topic was deleted, or this partition of it; asked once both were created for certain.
+        """Whether a topic was deleted, or this partition of it; asked once it was there for certain.
 
-        An unknown one counts as deleted only once some deletions were forgotten, as all of before a restore
-        are: until then, this cluster never had a topic of that id.
-        """
-        state = self._state
-        known = state.topics.get(topic_id)
+        An unknown one counts as deleted only once some deletions were forgotten, as by a restore."""
+        state, known = self._state, self._state.topics.get(topic_id)
         if known is not None and partition < len(known.partitions):
             return False
         return topic_id in state.deleted or state.forgotten_index > 0
