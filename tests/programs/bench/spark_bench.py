@@ -1,9 +1,10 @@
-"""What Spark's side of a cluster costs, and what the cost grows with: batch reads, streams, exports, audits.
+"""What Spark's side of a cluster costs, beside Spark's Kafka source and sink, and what the cost grows with.
 
 `scripts/bench spark` writes storage of three sizes (1, 4 and 16 times a unit) by the real formats, in which
 no node takes part, and runs each job at each size in processes of its own. Times say how long a user waits;
 processor time is of all processes together, and can be compared between runs beside other work. Growth is
 between the two largest sizes: what a further gigabyte costs. What is left of the largest run is paid once.
+The part `beside` has real clusters, Kafka's and Strandline's, at the same work (`spark_beside.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.programs.bench import processor
+from tests.programs.bench.kafka_measure import Servers
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.report import shown, table
-from tests.programs.bench.spark_driver import JOBS
+from tests.programs.bench.spark_beside import MEGABYTES, WAYS, Beside, NotHere, Way, ratios
+from tests.programs.bench.spark_driver import JOBS, Given
 from tests.programs.bench.spark_storage import BATCH_BYTES, TOPIC, GrowingStorage, Stored
 from tests.programs.folder_option import existing_folder
 
@@ -30,8 +33,11 @@ TIMES: Final = (1, 4, 16)
 UNITS: Final = {"full": 128_000_000, "quick": 16_000_000, "tiny": 500_000}
 """Bytes of values of the smallest size: at 16 times 2 GB."""
 PARTITIONS: Final = 6
-PARTS: Final = ("read", "stream", "export", "audit", "batches")
+SIZES: Final = ("read", "stream", "export", "audit")
+"""Parts that are run at each size."""
+PARTS: Final = (*SIZES, "batches", "partitions", "beside")
 BATCHES: Final = {"full": (10_000, 100_000, 1_000_000), "quick": (10_000, 100_000), "tiny": (100, 400)}
+TOPIC_PARTITIONS: Final = {"full": (100, 1_000, 10_000), "quick": (100, 1_000), "tiny": (2, 20)}
 _SECONDS: Final = 1800.0
 """Longest time of one run."""
 
@@ -54,6 +60,10 @@ class Line:
     """Of the job alone, in a session that has done it before where it is done twice."""
     cpu: float = 0.0
     memory: int = 0
+    way: str = ""
+    """Of `beside`: the source or sink."""
+    servers: float | None = None
+    """Of `beside`: processor time of the cluster meanwhile."""
     problem: str | None = None
 
 
@@ -81,18 +91,19 @@ class Run:
         self._parts = parts
 
     def go(self) -> None:
-        unit = UNITS[self._report.scale]
-        for size in self._record_bytes:
-            if not {"read", "stream", "export", "audit"} & {*self._parts}:
-                break
+        scale = self._report.scale
+        unit = UNITS[scale]
+        # A growth is told by two sizes; the smallest is for the curve.
+        growing = self._record_bytes[:1] if scale == "quick" else self._record_bytes
+        for size in growing if {*SIZES} & {*self._parts} else ():
             root = self._folder / f"records-{size}"
             storage = GrowingStorage(root / "objects", size, max(1, BATCH_BYTES // size), PARTITIONS)
-            for times in TIMES:
+            for times in TIMES[1:] if scale == "quick" else TIMES:
                 stored = storage.grow(max(1, unit * times // BATCH_BYTES))
                 what = f"{size:,} B a record, {stored.bytes / 1e6:,.0f} MB"
                 for part in self._parts:
                     if part in JOBS:
-                        self._spark(part, what, stored, root)
+                        self._stored(part, what, stored, root)
                     elif part == "export":
                         self._export(what, stored, root / f"export-{times}")
                     elif part == "audit":
@@ -102,20 +113,55 @@ class Run:
             for count in BATCHES[self._report.scale]:
                 stored = storage.grow(count)
                 what = f"{count:,} batches of a record"
-                self._spark("read", what, stored, self._folder / "batches")
+                self._stored("read", what, stored, self._folder / "batches")
                 self._audit(what, stored)
+        for count in TOPIC_PARTITIONS[scale] if "partitions" in self._parts else ():
+            root = self._folder / f"partitions-{count}"
+            stored = GrowingStorage(root / "objects", 100, 1, count).grow(count)
+            what = f"{count:,} partitions of a batch"
+            self._stored("read", what, stored, root)
+            self._audit(what, stored)
+        for size in self._record_bytes if "beside" in self._parts else ():
+            self._beside(size)
 
-    def _spark(self, job: str, what: str, stored: Stored, root: Path) -> None:
+    def _stored(self, job: str, what: str, stored: Stored, root: Path) -> None:
+        given = Given("strandline", TOPIC, {"url": stored.url}, records=stored.records)
+        taken = self._spark(job, given, root)
+        self._done(self._line(job, what, stored, taken), taken, stored.records)
+
+    def _beside(self, size: int) -> None:
+        """Everything at the first size; of further ones what is read, where it is to be quick."""
+        scale, root = self._report.scale, self._folder / f"beside-{size}"
+        root.mkdir()
+
+        def each(job: str, way: Way, given: Given, servers: Servers) -> None:
+            before = servers.processor()
+            taken = self._spark(job, given, root)
+            what = f"{size:,} B a record, {given.records * size / 1e6:,.0f} MB"
+            stored = Stored("", "", given.records * size, given.records, 0)
+            line = self._line(job, what, stored, taken)
+            line.way, line.servers = way.name, servers.processor() - before
+            self._done(line, taken, given.records)
+
+        jobs = ["read"] if scale == "quick" and size != self._record_bytes[0] else list(WAYS)
+        try:
+            Beside(root, MEGABYTES[scale], size).go(jobs, each)
+        except NotHere as error:
+            line = Line("beside", f"{size:,} B a record", problem=f"{error}")
+            self._report.lines.append(line)
+
+    def _spark(self, job: str, given: Given, root: Path) -> Taken:
         with tempfile.TemporaryDirectory(dir=root) as kept:
-            taken = self._run(
-                [sys.executable, "-m", "tests.programs.bench.spark_driver", job, stored.url, kept]
-            )
-        line = self._line(job, what, stored, taken)
+            driver = [sys.executable, "-m", "tests.programs.bench.spark_driver", job]
+            return self._run([*driver, json.dumps(asdict(given)), kept])
+
+    @staticmethod
+    def _done(line: Line, taken: Taken, records: int) -> None:
         if line.problem is None:
             told = json.loads(taken.output.strip().splitlines()[-1])
             line.start, line.work = told["start"], told.get("again", told["first"])
-            if told["records"] != stored.records:
-                line.problem = f"{told['records']:,} records of {stored.records:,} were read"
+            if told["records"] != records:
+                line.problem = f"{told['records']:,} records of {records:,} were there"
 
     def _export(self, what: str, stored: Stored, target: Path) -> None:
         command = ["export", TOPIC, "--storage", stored.url, "--cluster-id", stored.cluster, "--json"]
@@ -152,12 +198,13 @@ def cells(lines: Sequence[Line]) -> Iterator[list[str]]:
         speed = line.work or line.seconds
         yield [
             line.job if line.job != before else "",
-            line.what,
+            ", ".join(filter(None, (line.what, line.way))),
             shown(line.seconds, "s"),
             shown(line.start, "s"),
             shown(line.bytes / speed if speed else None, "B/s"),
             shown(line.records / speed if speed else None, "/s"),
             shown(line.cpu, "s"),
+            shown(line.servers, "s"),
             shown(line.memory, "B"),
         ]
         before = line.job
@@ -167,18 +214,18 @@ def growth(lines: Sequence[Line]) -> Iterator[str]:
     """What a job's processor time grows with, by its two largest runs of a kind."""
     kinds: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        if line.problem is None:
-            per = (
-                "batch" if "batches" in line.what else f"GB at {line.what.partition(' a record')[0]} a record"
-            )
+        if line.problem is None and not line.way:
+            per = f"GB at {line.what.partition(' a record')[0]} a record"
+            if line.what.endswith(("batches of a record", "partitions of a batch")):
+                per = "batch" if "batches" in line.what else "partition"
             kinds.setdefault((line.job, per), []).append(line)
     for (job, per), some in kinds.items():
         if len(some) < 2:
             continue
         first, last = some[-2:]
-        more = last.batches - first.batches if per == "batch" else (last.bytes - first.bytes) / 1e9
-        each = (last.cpu - first.cpu) / more
-        start = last.cpu - each * (last.batches if per == "batch" else last.bytes / 1e9)
+        sizes = [line.bytes / 1e9 if per.startswith("GB") else line.batches for line in (first, last)]
+        each = (last.cpu - first.cpu) / (sizes[1] - sizes[0])
+        start = last.cpu - each * sizes[1]
         grows, once = (shown(max(0.0, value), "s") for value in (each, start))
         yield f"{job}: {grows} of processor a {per}, and {once} once"
 
@@ -208,9 +255,22 @@ def main(argv: Sequence[str]) -> int:
         )
     else:
         print(f"Spark and exports on {os.cpu_count()} cores, load average {load:.1f} before\n")
-        header = ["", "", "whole run", "start", "bytes", "records", "processor", "largest process"]
+        header = [
+            "",
+            "",
+            "whole run",
+            "start",
+            "bytes",
+            "records",
+            "processor",
+            "servers'",
+            "largest process",
+        ]
         print(table(header, list(cells(report.lines))))
         print("\n" + "\n".join(f"- {line}" for line in growth(report.lines)))
+        beside = {(line.job, line.what, line.way): line for line in report.lines if line.way}
+        speeds = {key: line.bytes / line.work for key, line in beside.items() if line.work}
+        print("\n".join(f"- {line}" for line in ratios(speeds)))
         print("\n".join(f"- FAILED: {problem}" for problem in report.problems))
         word = f"failed: {len(report.problems)} went wrong" if report.problems else "ok"
         print(f"bench spark {word}: {len(report.lines)} runs, {seconds:.0f} s")

@@ -1,6 +1,7 @@
 """One job of Spark in a process of its own, and how long its stages took: a line of JSON.
 
-`python -m tests.programs.bench.spark_driver JOB URL FOLDER`, where JOB is one of JOBS.
+`python -m tests.programs.bench.spark_driver JOB GIVEN FOLDER`, where JOB is one of JOBS and GIVEN are the
+fields of `Given` as JSON.
 """
 
 from __future__ import annotations
@@ -8,17 +9,42 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark import session
-from tests.programs.bench.spark_storage import TOPIC
 
 TRIGGERS: Final = 8
 """Batches of a stream, about."""
+_SUM: Final = ("count(*)", "sum(length(value) + partition + offset * 0)")
+"""What is asked of all columns, and costs nothing."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is read or written, and by which of Spark's formats: `strandline` or `kafka`."""
+
+    format: str
+    topic: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    bootstrap: str = ""
+    jars: str = ""
+    """Folder of the jars of Spark's Kafka source."""
+    records: int = 0
+    """To be read, or written."""
+    record_bytes: int = 0
+
+    def brokers(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap}
+
+    def source(self) -> dict[str, str]:
+        """Options of a read of the topic from its beginning."""
+        begin = {"subscribe": self.topic, "startingOffsets": "earliest"}
+        return {**begin, **(self.brokers() if self.format == "kafka" else {}), **self.options}
 
 
 class Stages:
@@ -33,36 +59,29 @@ class Stages:
         self.seconds[name], self._since = now - self._since, now
 
 
-def _frame(spark: SparkSession, url: str) -> DataFrame:
-    return spark.read.format("strandline").option("url", url).option("topic", TOPIC).load()
-
-
-def read(spark: SparkSession, stages: Stages, url: str, folder: Path) -> int:
-    """Read all columns, twice; what is asked of them costs nothing."""
+def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
+    """Read all columns, twice."""
     counted = 0
     for name in ("first", "again"):
-        row = _frame(spark, url).selectExpr("count(*)", "sum(length(value) + partition + offset * 0)").first()
+        row = spark.read.format(given.format).options(**given.source()).load().selectExpr(*_SUM).first()
         assert row is not None
         counted = int(row[0])
         stages.end(name)
     return counted
 
 
-def stream(spark: SparkSession, stages: Stages, url: str, folder: Path) -> int:
+def stream(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
     """Read all columns in some micro-batches, which count their rows."""
-    row = _frame(spark, url).selectExpr("max(offset) + 1", "count(DISTINCT partition)").first()
-    assert row is not None
-    stages.end("size")
     counted: list[int] = []
 
     def count(batch: DataFrame, number: int) -> None:
-        found = batch.selectExpr("count(*)", "sum(length(value) + partition + offset * 0)").first()
+        found = batch.selectExpr(*_SUM).first()
         assert found is not None
         counted.append(int(found[0]))
 
     query = (
-        spark.readStream.format("strandline")
-        .options(url=url, topic=TOPIC, maxOffsetsPerTrigger=str(row[0] * row[1] // TRIGGERS + 1))
+        spark.readStream.format(given.format)
+        .options(**given.source(), maxOffsetsPerTrigger=str(given.records // TRIGGERS + 1))
         .load()
         .writeStream.foreachBatch(count)
         .option("checkpointLocation", str(folder / "stream"))
@@ -74,14 +93,41 @@ def stream(spark: SparkSession, stages: Stages, url: str, folder: Path) -> int:
     return sum(counted)
 
 
-JOBS: Final[dict[str, Callable[[SparkSession, Stages, str, Path], int]]] = {"read": read, "stream": stream}
+def sink(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
+    """Write records, and count by Kafka's source what a reader of committed records finds there."""
+    value = f"rpad(CAST(id AS STRING), {given.record_bytes}, 'abcdefghij') AS value"
+    topic = {"topic": given.topic}
+    once = {"query": "bench", "batch": "0"} if given.format == "strandline" else {}
+    frame = spark.range(0, given.records, 1, 6).selectExpr("CAST(id AS STRING) AS key", value)
+    stages.end("frame")
+    frame.write.format(given.format).options(**given.brokers(), **topic, **once).mode("append").save()
+    stages.end("first")
+    committed = {"kafka.isolation.level": "read_committed", "subscribe": given.topic}
+    row = (
+        spark.read.format("kafka")
+        .options(**given.brokers(), **committed)
+        .load()
+        .selectExpr("count(DISTINCT key)", "count(*)")
+        .first()
+    )
+    assert row is not None
+    stages.end("check")
+    return int(row[0]) if row[0] == row[1] else -int(row[1])
 
 
-def main(job: str, url: str, folder: str) -> None:
-    stages = Stages()
-    spark = session("bench", "local[2]")
+JOBS: Final[dict[str, Callable[[SparkSession, Stages, Given, Path], int]]] = {
+    "read": read, "stream": stream, "sink": sink,
+}  # fmt: skip
+
+
+def main(job: str, told: str, folder: str) -> None:
+    stages, given = Stages(), Given(**json.loads(told))
+    configs: dict[str, Any] = {}
+    if given.jars:
+        configs["spark.driver.extraClassPath"] = ":".join(map(str, sorted(Path(given.jars).glob("*.jar"))))
+    spark = session("bench", "local[2]", configs)
     stages.end("start")
-    counted = JOBS[job](spark, stages, url, Path(folder))
+    counted = JOBS[job](spark, stages, given, Path(folder))
     spark.stop()
     stages.end("stop")
     print(json.dumps({"records": counted, **stages.seconds}))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.programs.bench import processor, spark_bench
+from tests.clients.programs import SPARK, Missing
+from tests.peers.kafka_jars import NoKafka
+from tests.programs.bench import processor, spark_bench, spark_beside
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.spark_bench import Line, Report, Run, growth
-from tests.programs.bench.spark_storage import GrowingStorage, Stored
+from tests.programs.bench.spark_beside import WAYS, Beside
+from tests.programs.bench.spark_driver import Given
+from tests.programs.bench.spark_storage import GrowingStorage
 
 
 def test_the_processor_time_of_orphans_counts() -> None:
@@ -31,38 +35,98 @@ def test_storage_grows_and_has_both_levels(tmp_path: Path) -> None:
         assert any((tmp_path / "objects" / level).rglob("*"))
 
 
+class PlayedServers:
+    """A cluster's processes that take two seconds between two looks."""
+
+    seconds = 0.0
+
+    def processor(self) -> float:
+        self.seconds += 2
+        return self.seconds
+
+
+def played_go(self: Beside, jobs: Sequence[str], each: Callable[..., None]) -> None:
+    for job in jobs:
+        for way in WAYS[job]:
+            each(job, way, Given(way.format, "topic", records=4_000), PlayedServers())
+
+
 @pytest.mark.parametrize("lost", [0, 1])
 def test_every_job_runs_at_every_size_and_what_is_missing_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes: list[int] = []
-
     def played(command: Sequence[str], seconds: float) -> Taken:
-        told = {"records": sizes[-1] - lost, "start": 1.0, "first": 3.0, "again": 2.0}
+        told, records = {}, 1_000
+        if "tests.programs.bench.spark_driver" in command:
+            given = Given(**json.loads(command[4]))
+            records = given.records
+            # Strandline's are twice as fast as what is beside them.
+            again = 1.0 if given.format == "strandline" else 2.0
+            told = {"records": records - lost, "start": 1.0, "first": again, "again": again}
         if "export" in command:
             target = Path(command[command.index("--to") + 1])
             target.mkdir(parents=True)
             (target / "one.parquet").touch()
-        return Taken(0, 9.0, 4.0 + sizes[-1] / 1_000, 1, json.dumps(told), "")
-
-    grow = GrowingStorage.grow
-
-    def noted(self: GrowingStorage, batches: int) -> Stored:
-        stored = grow(self, batches)
-        sizes.append(stored.records)
-        return stored
+        return Taken(0, 9.0, 4.0 + records / 1_000, 1, json.dumps(told), "")
 
     monkeypatch.setattr(processor, "run", played)
-    monkeypatch.setattr(GrowingStorage, "grow", noted)
+    monkeypatch.setattr(SPARK.__class__, "command", lambda self: ["python", "jars"])
+    monkeypatch.setattr(Beside, "go", played_go)
     status = spark_bench.main(["--tiny", "--record-bytes", "1000", "--folder", str(tmp_path)])
     told = capsys.readouterr().out
     assert status == lost
-    assert told.count(" records of ") == (8 if lost else 0)
+    assert told.count(" records of ") == (3 + 3 + 2 + 2 + 11 if lost else 0)
     report = Report("tiny")
     Run(tmp_path, report, [1000], ["export"]).go()
     assert [line.job for line in report.lines] == ["export"] * 3
     assert ("bench spark ok" in told) is not bool(lost)
     assert "audit again: " in told
+    assert "of processor a partition" in told
+    assert (
+        "read, 1,000 B a record, 4 MB: Strandline's source is 2.0 times Kafka's source, wanted 3: MISSED"
+        in told
+    )
+    assert "sink, 1,000 B a record, 4 MB: Strandline's sink, exactly once is 2.0 times" in told
+    (tuned,) = [line for line in told.splitlines() if "Kafka's source, tuned" in line and "- " not in line][
+        :1
+    ]
+    assert "2.00 s" in tuned, "what the servers took"
+
+
+def test_where_the_jars_are_not_there_it_is_a_problem_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(self: object) -> list[str]:
+        raise Missing("the driver for spark is not built: run scripts/setup --clients")
+
+    monkeypatch.setattr(SPARK.__class__, "command", missing)
+    assert spark_bench.main(["--tiny", "--only", "beside", "--folder", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "- FAILED: beside, 1,000 B a record: the driver for spark is not built: run scripts/setup" in told
+
+
+def test_a_cluster_that_does_not_start_is_a_problem_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    downs: list[Path] = []
+
+    class Slow:
+        def __init__(self, folder: Path) -> None:
+            self.folder = folder
+
+        def up(self) -> None:
+            raise NoKafka("Kafka's node 1 does not start:\nnode 2 may not be available")
+
+        def down(self) -> None:
+            downs.append(self.folder)
+
+    monkeypatch.setattr(SPARK.__class__, "command", lambda self: ["python", "jars"])
+    monkeypatch.setattr(spark_beside, "KafkaCluster", Slow)
+    command = ["--tiny", "--only", "beside", "--record-bytes", "100", "--folder", str(tmp_path)]
+    assert spark_bench.main(command) == 1
+    told = capsys.readouterr().out
+    assert "kafka: Kafka's node 1 does not start: node 2 may not be available\n" in told
+    assert len(downs) == 1
 
 
 def test_growth_is_what_a_further_gigabyte_takes() -> None:
@@ -71,6 +135,9 @@ def test_growth_is_what_a_further_gigabyte_takes() -> None:
         for size in (1, 4, 16)
     ]
     assert list(growth(lines)) == ["read: 3.00 s of processor a GB at 1,000 B a record, and 20.0 s once"]
-    lines = [Line("audit", f"{count} batches", batches=count, cpu=5 + count / 1_000) for count in (10, 1_000)]
+    lines = [
+        Line("audit", f"{count} batches of a record", batches=count, cpu=5 + count / 1_000)
+        for count in (10, 1_000)
+    ]
     assert list(growth(lines)) == ["audit: 1.00 ms of processor a batch, and 5.00 s once"]
     assert not list(growth(lines[:1]))
