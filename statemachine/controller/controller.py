@@ -333,7 +333,8 @@ class Controller:
     def topic_is_gone(self, topic_id: bytes, partition: int = 0) -> bool:
         """Whether a topic was deleted, or this partition of it; asked once it was there for certain.
 
-        An unknown one counts as deleted only once some deletions were forgotten, as by a restore."""
+        An unknown one counts as deleted only once some deletions were forgotten, as by a restore.
+        """
         state, known = self._state, self._state.topics.get(topic_id)
         if known is not None and partition < len(known.partitions):
             return False
