@@ -35,11 +35,16 @@ class Campaigns:
     """Groups of one node that stand for election now."""
 
     def __init__(self, hold_seconds: float) -> None:
-        """A place is free again once its election has ended, or after `hold_seconds`: it may never end."""
+        """A place is free again once its election has ended, or after `hold_seconds`: it may never end.
+
+        A group that stands again and again has no longer a place than that while others wait.
+        """
         self._hold_seconds = hold_seconds
         self._since: dict[int, float] = {}
         self._line: dict[int, float] = {}
         """Groups that wait for a place, each with its election deadline when it last asked."""
+        self._hopeless: dict[int, float] = {}
+        """The same, of groups without a majority that is connected. All others go first."""
         self.counts: Counter[tuple[Rank, Cause]] = Counter()
         """Elections in which a group of this node stood, each term once."""
 
@@ -51,14 +56,17 @@ class Campaigns:
         if rank is not Rank.PARTITION:
             return True
         since = self._since
+        if self.line and now - since.get(group, now) >= self._hold_seconds:
+            # It has not won, and may never: others have waited meanwhile.
+            del since[group]
+            return False
         if group not in since:
             if not self._is_free(now, late):
                 return False
             if len(since) >= _limit(late):
                 del since[next(iter(since))]
-        self._line.pop(group, None)
-        since.pop(group, None)
-        since[group] = now
+            since[group] = now
+        self._leave_line(group)
         return True
 
     def _is_free(self, now: float, late: bool) -> bool:
@@ -66,24 +74,34 @@ class Campaigns:
         since = self._since
         return len(since) < _limit(late) or now - next(iter(since.values())) >= self._hold_seconds
 
-    def wait(self, group: int, deadline: float) -> None:
-        """Put a group that was not admitted in line, or keep its place there; `deadline` is its new one."""
-        self._line[group] = deadline
+    def wait(self, group: int, deadline: float, *, hopeless: bool = False) -> None:
+        """Put a group that was not admitted in line, or keep its place there; `deadline` is its new one.
+
+        `hopeless`: no majority of its voters is connected, so it would only keep a place from the others.
+        """
+        line, other = (self._hopeless, self._line) if hopeless else (self._line, self._hopeless)
+        other.pop(group, None)
+        line[group] = deadline
 
     @property
     def line(self) -> int:
         """Number of groups in line; some may have heard a leader since."""
-        return len(self._line)
+        return len(self._line) + len(self._hopeless)
 
     def next_in_line(self, now: float, *, late: bool) -> tuple[int, float] | None:
         """Take the first group out of the line, with the deadline that it waited with; None without a place.
 
         The group has to ask again, if its deadline is still the same: it has heard no leader since then.
         """
-        if not self._line or not self._is_free(now, late):
+        line = self._line or self._hopeless
+        if not line or not self._is_free(now, late):
             return None
-        group = next(iter(self._line))
-        return group, self._line.pop(group)
+        group = next(iter(line))
+        return group, line.pop(group)
+
+    def _leave_line(self, group: int) -> None:
+        self._line.pop(group, None)
+        self._hopeless.pop(group, None)
 
     def ended(self, group: int) -> None:
         """A group has a leader, or is gone."""

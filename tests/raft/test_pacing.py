@@ -20,8 +20,10 @@ from strandline.node.raft.host import RaftHost
 from strandline.node.raft.log_retention import LogRetention
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.sweeps import SLICE, Sweeps
+from tests.raft.register_map import RegisterMap
 from tests.raft.small_cluster import BUSY, SmallCluster
 from tests.runtime.manual_loop import manual_loop
+from tests.simulation.node import SimNode
 
 TICK = 0.05
 
@@ -95,6 +97,62 @@ def test_groups_without_a_place_wait_in_line_in_the_order_in_which_they_asked() 
     assert campaigns.admit(1001, Rank.PARTITION, 1.1, late=False)
     assert campaigns.admit(1002, Rank.PARTITION, 1.1, late=False)
     assert not campaigns.line, "a group that stands waits no more"
+
+
+def test_a_group_that_stands_in_vain_gives_its_place_to_those_in_line() -> None:
+    campaigns = Campaigns(0.1)
+    for now in (1.0, 1.05, 1.1, 1.15):
+        for group in range(AT_ONCE):
+            assert campaigns.admit(group, Rank.PARTITION, now, late=False), "nothing else wants its place"
+    campaigns.wait(1000, 2.0)
+    assert not campaigns.admit(0, Rank.PARTITION, 1.15, late=False)
+    assert campaigns.next_in_line(1.15, late=False) == (1000, 2.0)
+    assert campaigns.admit(1000, Rank.PARTITION, 1.15, late=False)
+    campaigns.wait(0, 2.0)
+    assert campaigns.admit(1000, Rank.PARTITION, 1.2, late=False), "it has had its place for a short time"
+
+
+def test_groups_that_cannot_win_are_called_last() -> None:
+    campaigns = Campaigns(0.1)
+    campaigns.wait(1000, 2.0, hopeless=True)
+    campaigns.wait(1001, 2.0, hopeless=True)
+    campaigns.wait(1002, 2.0)
+    campaigns.wait(1001, 3.0)
+    assert campaigns.line == 3
+    assert campaigns.next_in_line(1.0, late=False) == (1002, 2.0)
+    assert campaigns.next_in_line(1.0, late=False) == (1001, 3.0), "a majority of it is connected now"
+    campaigns.wait(1001, 4.0)
+    campaigns.wait(1001, 5.0, hopeless=True)
+    assert campaigns.next_in_line(1.0, late=False) == (1000, 2.0)
+    assert campaigns.admit(1001, Rank.PARTITION, 1.0, late=False)
+    assert not campaigns.line
+
+
+class Replicas(SmallCluster):
+    """Groups with three voters of five: every other one has a majority on nodes 4 and 5."""
+
+    def _main(self, sim: SimNode) -> None:
+        host = self.hosts[sim.id] = self.make_host(sim)
+        host.open()
+        for group in self.group_ids:
+            voters = ((1, 2, 3), (1, 4, 5), (1, 2, 3), (2, 4, 5))[group % 4]
+            if sim.id in voters:
+                host.create_group(group, RegisterMap(), voters, first_leader=voters[-1])
+        sim.spawn(host.start())
+
+
+def test_groups_that_cannot_win_keep_no_place_from_those_that_can() -> None:
+    with Replicas(nodes=(1, 2, 3, 4, 5), groups=tuple(range(4, 604))) as cluster:
+        cluster.serve()
+        cluster.stop(4)
+        cluster.stop(5)
+        cluster.run(2.0)
+        for node in (1, 2):
+            assert cluster.hosts[node].campaigns.line > AT_ONCE
+        cluster.stop(3)
+        can_win = [group for group in cluster.group_ids if group % 2 == 0]
+        assert not any(map(cluster.leaders, can_win))
+        assert cluster.world.run_until(lambda: all(map(cluster.leaders, can_win)), timeout=4.0)
 
 
 class CountsQuestions(RaftHost):

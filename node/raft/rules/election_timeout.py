@@ -115,7 +115,8 @@ class ElectionTimeout(Part):
         self.quiescence.leave()
         if not self.host.admit_campaign(state):
             state.deadline = self.host.attentive() + self.settings.election_max_seconds
-            self.host.campaigns.wait(state.id, state.deadline)
+            near = {node for node in state.voters if node == self.host.node_id or self.host.connected(node)}
+            self.host.campaigns.wait(state.id, state.deadline, hopeless=not state.has_majority(near))
             return
         if self.elected_first() == self.host.node_id:
             self._stand_again_soon()
