@@ -29,24 +29,27 @@ class Outcasts:
     def __init__(self, cluster: WholeCluster) -> None:
         self._cluster = cluster
         self._ledger = cluster.ledger
-        self._removed: list[int] = []
+        self._removed: dict[int, int] = {}
+        """The log index that the controller had applied when the removal was seen, by node."""
         self._heard: Counter[tuple[int, int]] = Counter()
         """By node and outcast, the looks in a row that saw a connection."""
 
     def add(self, node: int) -> None:
-        self._removed.append(node)
+        self._removed[node] = self._cluster.newest().controller.machine.applied_index
 
     def check(self) -> None:
         """Judge what is there now."""
-        for node in self._removed:
-            self._check_unknown(node)
+        for node, known in self._removed.items():
+            self._check_unknown(node, known)
             for broker in self._cluster.brokers.values():
                 self._check_unheard(broker, node)
 
-    def _check_unknown(self, node: int) -> None:
+    def _check_unknown(self, node: int, known: int) -> None:
         if not self._cluster.brokers:
             return
         machine = self._cluster.newest().controller.machine
+        if machine.applied_index < known:
+            return  # all nodes that know of the removal are down; one that is up has still to read of it
         if node in machine.nodes or machine.folders[node].folder != REMOVED:
             self._ledger.broken("members", f"node {node} was removed and is {machine.nodes.get(node)} again")
         ghost = self._cluster.ghosts.get(node)
