@@ -232,6 +232,41 @@ def test_a_round_is_bounded_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch
     assert MAX_PAGES > 3
 
 
+def test_what_a_topic_left_goes_after_its_grace_where_a_look_at_all_takes_many_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strandline.node.gc.gone_topics.MAX_PAGES", 3)
+    monkeypatch.setattr("strandline.node.gc.gone_topics.PAGE", 10)
+    site = Site(grace=60.0)
+    with site.world:
+        gone = [site.topic(number) for number in range(1, 6)]
+        site.delete(*gone)
+        site.store.add([name for topic in gone for name in objects(topic.topic_id, 20)])
+        for _ in range(20):
+            site.sweep()
+            assert site.world.now < 60.0 or len(site.store.names) < 100
+            site.world.run(site.world.now + 15.0)
+        assert not site.store.names
+
+
+def test_what_is_known_of_the_gone_is_bounded_and_the_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.node.gc.gone_topics.MAX_SEEN", 1)
+    site = Site(grace=60.0)
+    with site.world:
+        gone = [site.topic(1), site.topic(2)]
+        site.delete(*gone)
+        site.store.add([name for topic in gone for name in objects(topic.topic_id)])
+        site.sweep()
+        site.world.run(site.world.now + 61.0)
+        site.sweep()
+        assert len(site.store.names) == 3, "of one of both it is known since when"
+        site.sweep()
+        site.sweep()
+        site.world.run(site.world.now + 61.0)
+        site.sweep()
+        assert not site.store.names
+
+
 def test_a_store_that_fails_is_asked_again() -> None:
     site = Site()
     with site.world:

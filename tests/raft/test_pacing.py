@@ -187,6 +187,31 @@ def test_the_groups_of_a_node_that_died_stand_one_after_the_other() -> None:
             assert not host.campaigns.line
 
 
+def test_a_place_that_is_held_for_too_long_is_given_away_by_the_timer() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        cluster.run(1.0)
+        host = cluster.hosts[1]
+        for group in range(1000, 1000 + AT_ONCE):
+            assert host.campaigns.admit(group, Rank.PARTITION, host.now(), late=False)
+        host.campaigns.wait(2000, 0.0)
+        cluster.run(BUSY.election_max_seconds - 2 * TICK)
+        assert host.campaigns.line
+        cluster.run(4 * TICK)
+        assert not host.campaigns.line
+
+
+def test_a_group_that_is_removed_holds_no_place() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        host = cluster.hosts[cluster.followers()[0]]
+        for remove, group in ((host.remove_group, 1), (host.leave_group, 2)):
+            assert host.campaigns.admit(group, Rank.PARTITION, host.now(), late=False)
+            remove(group)
+        for group in range(1000, 1000 + AT_ONCE):
+            assert host.campaigns.admit(group, Rank.PARTITION, host.now(), late=False)
+
+
 def test_a_walk_takes_turns_with_the_loop_and_the_next_one_waits_for_it() -> None:
     loop = manual_loop()
     sweeps = Sweeps(loop)

@@ -50,9 +50,17 @@ def test_the_controller_counts_on_above_all_that_was_used() -> None:
         4: NodeFolder(5, REMOVED),
     }, "an id that was removed is given to no other, also after this"
     assert (state.moves, state.replacement) == ({}, None)
+    assert state.forgotten_index == 1, "a topic that it does not know is gone"
     assert state.topics[topic_id(1)].partitions[1].replicas == (1, 2)
     assert state.topics[topic_id(1)].partitions[0].replicas == (1, 2, 3)
     assert capture(load(capture(state))) == capture(state)
+
+
+def test_a_restore_does_not_make_a_forgotten_deletion_known_again() -> None:
+    state = controller()
+    state.forgotten_index = 7
+    restored_controller.move_on(state, steps=1, incarnation="second", folders={}, next_producer_id=1 << 50)
+    assert state.forgotten_index == 7
 
 
 def test_a_restored_cluster_needs_every_node_that_has_a_replica_or_registered() -> None:

@@ -127,6 +127,23 @@ def test_a_group_that_waits_in_line_asks_again_by_attention(
     assert waited_for(follower) <= CONFIG.election_max_seconds + 0.02
 
 
+@pytest.mark.parametrize(("away", "last"), [(set(), False), ({2}, False), ({2, 3}, True)])
+def test_a_group_without_a_connected_majority_waits_behind_the_others(
+    away: set[int], last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = heard(0.0)
+    monkeypatch.setattr(follower.host, "admit_campaign", lambda _: False)
+    follower.host.away |= {follower.host.node_id, *away}  # no node has a connection to itself
+    follower.advance(CONFIG.election_max_seconds + SHORT)
+    follower.tick()
+    campaigns, other = follower.host.campaigns, follower.group.id + 1
+    campaigns.wait(other, 0.0)
+    assert campaigns.line == 2
+    called = campaigns.next_in_line(0.0, late=False)
+    assert called is not None
+    assert (called[0] == other) is last
+
+
 @pytest.mark.parametrize("hears", [False, True])
 def test_a_group_in_line_stands_when_a_place_is_free_unless_it_heard_a_leader(
     hears: bool, monkeypatch: pytest.MonkeyPatch
