@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from strandline.cluster.client_settings import CURRENT
 from strandline.cluster.failure import MISUSED, CommandFailed, one_line
 from strandline.cluster.token_file import has_token, token
-from strandline.snapshot.spark.sink.connection import Api, Connection, ConnectionLost
+from strandline.snapshot.connection import Api, Connection, ConnectionLost
 
 _HANDSHAKE: Final = Api(17, 1)
 _AUTHENTICATE: Final = Api(36, 2)
@@ -35,11 +35,18 @@ class BrokerConnection(Connection):
     Raises ConnectionLost, and CommandFailed for files of the settings that cannot be used.
     """
 
-    def __init__(self, host: str, port: int) -> None:
-        settings = CURRENT.get()
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        client_id: str = "strandline-cli",
+    ) -> None:
+        """`settings` are those of the command where there are none."""
+        settings = CURRENT.get() if settings is None else settings
         protocol = settings.get("security.protocol", "PLAINTEXT").upper()
         context = _context(settings) if protocol.endswith("SSL") else None
-        super().__init__(host, port)
+        super().__init__(host, port, client_id)
         try:
             if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)

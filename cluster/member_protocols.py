@@ -11,7 +11,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from strandline.cluster.broker_connection import BrokerConnection
-from strandline.snapshot.spark.sink.connection import Api, ConnectionLost
+from strandline.snapshot.connection import Api, ConnectionLost
 
 _DESCRIBE: Final = Api(69, 1)
 """The first version whose response has each member's type."""

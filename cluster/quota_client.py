@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from strandline.cluster.broker_connection import connect
 from strandline.cluster.failure import CommandFailed, one_line
-from strandline.snapshot.spark.sink.connection import Api, ConnectionLost
+from strandline.snapshot.connection import Api, ConnectionLost
 
 _DESCRIBE: Final = Api(48, 1)
 _ALTER: Final = Api(49, 1)

@@ -12,7 +12,7 @@ from kio.static.primitive import i32Timedelta
 
 from strandline.cluster.broker_connection import connect
 from strandline.cluster.failure import CommandFailed, one_line
-from strandline.snapshot.spark.sink.connection import METADATA, Api, ConnectionLost
+from strandline.snapshot.connection import METADATA, Api, ConnectionLost
 
 _ALTER: Final = Api(45, 0)
 _LIST: Final = Api(46, 0)

@@ -19,7 +19,10 @@ CONNECT_SECONDS: Final = 2.0
 
 
 def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
-    """Of the consumer of a version's group; `way` is the node's address, and the login there."""
+    """Of the consumer of a version's group, which reads no records but what the group has committed.
+
+    `way` is the node's address, and the login there.
+    """
     return client_config(
         way["bootstrap.servers"],
         **way,
@@ -27,12 +30,7 @@ def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
         group_id=group,
         enable_auto_commit=False,
         enable_auto_offset_store=False,
-        enable_partition_eof=True,
         isolation_level="read_committed",
-        auto_offset_reset="error",
-        fetch_wait_max_ms=100,
-        topic_metadata_refresh_interval_ms=5000,
-        queued_max_messages_kbytes=limits.QUEUED_KIB,
     )
 
 

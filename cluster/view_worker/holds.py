@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.fetched import Cut
 from strandline.cluster.view_worker.node_link import NodeLink, NodeRefuses
 
 log = logging.getLogger(__name__)

@@ -15,12 +15,11 @@ RECORD_CHANGES: Final = Bound(1_000_000, 256 << 20)
 """The most that a single record changes: it is one transaction, however much that is."""
 BATCH_OVERHEAD: Final = 128
 """More bytes than a batch of one record has beside the record's key and value."""
-BATCH_BYTES: Final = 128 << 10
+BATCH_BYTES: Final = 1 << 20
+"""What a step writes goes out in few batches: while more wait than may be under way, librdkafka spins."""
 SHOWN_KEY_BYTES: Final = 100
 MOST_MESSAGE_BYTES: Final = 1_000_000_000
 """librdkafka's greatest value: topics' own bounds are looked at here."""
-QUEUED_KIB: Final = 16 << 10
-"""KiB of records that librdkafka reads ahead."""
 
 
 def record_bytes(place: TopicPlace) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby, islice
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from strandline.cluster.view_worker import limits
-from strandline.cluster.view_worker.inputs import Cut, Place
+from strandline.cluster.view_worker.fetched import Cut, Place
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -25,6 +26,8 @@ from strandline.statemachine.views.plan import Sink as SinkPlan
 REQUEST_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.1
 _OFFSETS_AT_ONCE: Final = 1000
+AT_ONCE: Final = 10_000
+"""Records that librdkafka is given at once, of the 100,000 that it takes."""
 
 
 class Committed(NamedTuple):
@@ -80,8 +83,9 @@ def records(
         place = topics.get(view.topic_id)
         if place is None:
             raise CannotRun("the topic of a view is gone: drop the program and apply it again")
+        most = limits.record_bytes(place)
         for key, value in json_rows.records(plans[view.sink], changes):
-            if len(key) + len(value or b"") > limits.record_bytes(place):
+            if len(key) + len(value or b"") > most:
                 raise CannotRun(limits.too_large(view, place, key, value))
             yield place.name, key, value
 
@@ -105,14 +109,10 @@ class Outputs:
         """
         producer, count = self._producer, 0
         producer.begin_transaction()
-        for topic, key, value in records:
-            while True:
-                try:
-                    producer.produce(topic, value, key)
-                    break
-                except BufferError:
-                    producer.poll(RETRY_SECONDS)
-            count += 1
+        for topic, several in groupby(records, key=lambda record: record[0]):
+            while messages := [{"key": key, "value": value} for _, key, value in islice(several, AT_ONCE)]:
+                count += len(messages)
+                self._produce(topic, messages)
         offsets = [TopicPartition(*place, offset, metadata) for place, offset in cut.items()]
         if offsets:
             self._patiently(
@@ -120,6 +120,16 @@ class Outputs:
             )
         self._patiently(lambda: producer.commit_transaction(REQUEST_SECONDS))
         return count
+
+    def _produce(self, topic: str, messages: list[dict[str, Any]]) -> None:
+        """Give librdkafka messages together: each that comes alone wakes its thread."""
+        while self._producer.produce_batch(topic, messages) < len(messages):
+            messages = [each for each in messages if "_error" in each]
+            for message in messages:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:
+                    raise KafkaException(error)
+            self._producer.poll(RETRY_SECONDS)
 
     def _patiently(self, ask: Callable[[], Any]) -> None:
         """Try again what librdkafka says may be tried again, for REQUEST_SECONDS."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.fetched import Cut
 from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import NodeRefuses
 from strandline.cluster.view_worker.reached import pack_reached, unpack_reached

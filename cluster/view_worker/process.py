@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from strandline.cluster.view_worker import phases
-from strandline.cluster.view_worker.inputs import InputGone
+from strandline.cluster.view_worker.fetched import InputGone
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink, NodeRefuses
 from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.surroundings import REAL, Surroundings

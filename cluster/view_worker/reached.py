@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgpack
 
-from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.fetched import Cut
 
 
 def pack_reached(cut: Cut, digests: Mapping[str, bytes]) -> bytes:

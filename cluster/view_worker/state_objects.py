@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.fetched import Cut
 from strandline.cluster.view_worker.local_runs import LocalRuns
 from strandline.cluster.view_worker.store_thread import BlockingStore
 from strandline.node.objectstore.store import MAX_DELETE

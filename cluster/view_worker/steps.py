@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from strandline.cluster.view_worker import limits
-from strandline.cluster.view_worker.inputs import Inputs, Place
+from strandline.cluster.view_worker.fetched import Place
+from strandline.cluster.view_worker.inputs import Inputs
 from strandline.snapshot.views.circuit import Circuit
 from strandline.snapshot.views.errors import ViewLimit
+from strandline.snapshot.views.json_records import records_of
 from strandline.snapshot.views.replay import readers
 from strandline.snapshot.views.sink import Changes
 from strandline.statemachine.views.plan import Plan
@@ -53,7 +55,7 @@ class Steps:
         seconds = WAIT_SECONDS if bounds is None else BOUNDED_WAIT_SECONDS
         while True:
             taken = inputs.take(most, STEP_BYTES, seconds, bounds)
-            count = sum(map(len, taken.values()))
+            count = sum(records.num_rows for records in taken.values())
             if not count:
                 return 0, {}
             skipped = [reader.skipped for _, reader in self._readers.values()]
@@ -66,13 +68,14 @@ class Steps:
                 said = self._circuit.step(deltas, limits.STEP_CHANGES if count > 1 else limits.RECORD_CHANGES)
             except ViewLimit as limit:
                 if count == 1:
-                    [(topic, [record])] = taken.items()
+                    [(topic, records)] = taken.items()
+                    [record] = records_of(records)
                     place = f"record {record.offset} of {topic}-{record.partition}"
                     raise CannotRun(
                         f"{place} is too much for one transaction: {limit}: change the view, so that "
                         "fewer of its rows depend on one record"
                     ) from None
-                inputs.give_back(taken)
+                inputs.give_back()
                 for (_, reader), before in zip(self._readers.values(), skipped, strict=True):
                     reader.skipped = before
                 most = count // 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strandline.cluster.view_worker.inputs import Cut
+from strandline.cluster.view_worker.fetched import Cut
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.snapshot.views.operator import StateManifest
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,7 +11,8 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.view_worker import memory
-from strandline.cluster.view_worker.prompt_consumer import PromptConsumer
+from strandline.cluster.view_worker.fetched import Fetcher
+from strandline.cluster.view_worker.fetcher import LeaderFetcher
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
 
@@ -22,6 +23,8 @@ class Surroundings:
 
     consumer: Callable[[dict[str, Any]], Consumer]
     """Makes a consumer with a client's settings."""
+    fetcher: Callable[[Mapping[str, str], str], Fetcher]
+    """Makes what reads the inputs, of a node's address with the login there and of a client's name."""
     producer: Callable[[dict[str, Any]], Producer]
     store: Callable[[StorePlace], BlockingStore]
     merging: Callable[[], Executor | None]
@@ -34,7 +37,8 @@ class Surroundings:
 
 
 REAL: Final = Surroundings(
-    PromptConsumer,
+    Consumer,
+    LeaderFetcher,
     Producer,
     StoreThread,
     lambda: ThreadPoolExecutor(1, "merge"),

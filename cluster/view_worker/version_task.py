@@ -14,11 +14,10 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.view_worker import clients, limits, memory, outputs
+from strandline.cluster.view_worker.fetched import Cut, Place
 from strandline.cluster.view_worker.holds import hold, release
-from strandline.cluster.view_worker.inputs import Cut, Inputs, Place
-from strandline.cluster.view_worker.memory import MemoryBound
+from strandline.cluster.view_worker.inputs import Inputs
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
-from strandline.cluster.view_worker.outputs import Outputs
 from strandline.cluster.view_worker.sinks import Sinks
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.steps import CannotRun, Steps
@@ -73,7 +72,7 @@ class VersionTask:
         `way`; raises CannotRun, Replaced, KafkaException, StoreError, OSError."""
         self.link = link
         self.around = around
-        self._memory = MemoryBound(memory_limit, around.own_memory, memory.give_back)
+        self._memory = memory.MemoryBound(memory_limit, around.own_memory, memory.give_back)
         self.attempt = attempt
         self.worker = worker
         self.live = live
@@ -115,7 +114,7 @@ class VersionTask:
         self._group = group_name(program.name, program.created, None if self.live else self.attempt)
         consumer, producer = self._ready or self._clients(self._group)
         self._ready = None
-        self._outputs = Outputs(producer, consumer, self.around)
+        self._outputs = outputs.Outputs(producer, consumer, self.around)
         self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
         return consumer
 
@@ -141,7 +140,7 @@ class VersionTask:
         consumer = self._join()
         if self._went_on(consumer):
             raise Replaced
-        consumer.close()  # the one of the filling reads on: what it has read ahead is not read again
+        consumer.close()  # it was asked for what the group has committed, and is asked for nothing more
 
     def settle(self) -> None:
         """Hold what the live version would read again, and let go of what the filling held until now."""
@@ -177,7 +176,8 @@ class VersionTask:
             self._circuit.load(states)
         if self.live:
             self._release_filling()
-        self.inputs = Inputs(self._consumer, {place: stored.get(place) for place in places})
+        begin = {place: stored.get(place) for place in places}
+        self.inputs = Inputs(self._consumer, self.around.fetcher(self._way, self._group), begin)
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
         self._state_cut = dict(stored)
@@ -335,7 +335,7 @@ class VersionTask:
         program = self.link.known.program
         group = group_name(program.name, program.created, None)
         settings = clients.producer_settings(self._way, group, limits.BATCH_BYTES)
-        Outputs(self.around.producer(settings), self._consumer, self.around)
+        outputs.Outputs(self.around.producer(settings), self._consumer, self.around)
 
     def dump(self, parts: int) -> Iterator[None]:
         """Write the whole content of the sinks that were silent, part by part."""

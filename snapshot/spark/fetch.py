@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.aborted import Aborted
+from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.level_one_format import Block, batches_of, verify_block
-from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.object_names import object_name

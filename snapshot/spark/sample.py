@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.plan import in_order
 from strandline.snapshot.spark.views import PartitionView, with_blocks

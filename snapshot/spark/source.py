@@ -37,8 +37,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.extras import require
-from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse

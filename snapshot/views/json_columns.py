@@ -8,11 +8,12 @@ nothing, and `json_records` reads the records one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyarrow import json as arrow_json
 
 from strandline.statemachine.views.types import Type
@@ -30,7 +31,7 @@ PLAIN_BYTES: Final = 4000
 FLAT_BYTES: Final = 400
 """A record of no more bytes has fewer than 200 arrays and objects in each other."""
 
-
+_FIRST, _LAST = b"{}"
 _NO_JSON: Final = (b"NaN", b"Inf")
 """Arrow takes these for numbers in fields that are not looked at."""
 
@@ -41,17 +42,25 @@ def readable(kinds: Sequence[Type]) -> bool:
 
 
 def columns(
-    names: Sequence[str], kinds: Sequence[Type], values: Sequence[bytes], most_nested: int
+    names: Sequence[str], kinds: Sequence[Type], values: Any, most_nested: int
 ) -> list[pl.Series] | None:
-    """Give the columns of some objects; None where they are to be read one by one."""
-    if not values or not all(value[:1] == b"{" and value[-1:] == b"}" for value in values):
+    """Give the columns of objects, an Arrow array of bytes; None where they are to be read one by one."""
+    if not len(values) or values.null_count:
         return None
-    longest = max(map(len, values))
-    if longest > PLAIN_BYTES:
+    _, places, content = values.buffers()
+    edges = np.frombuffer(places, np.int32)[values.offset : values.offset + len(values) + 1]
+    lengths = np.diff(edges)
+    if lengths.min() < 2 or lengths.max() > PLAIN_BYTES:
         return None
-    if longest > FLAT_BYTES and any(one.count(b"[") + one.count(b"{") > most_nested for one in values):
+    letters = np.frombuffer(content, np.uint8)
+    if (letters[edges[:-1]] != _FIRST).any() or (letters[edges[1:] - 1] != _LAST).any():
         return None
-    text = b"\n".join(values)
+    if lengths.max() > FLAT_BYTES:
+        long = values.filter(pa.array(lengths > FLAT_BYTES)).to_pylist()
+        if any(one.count(b"[") + one.count(b"{") > most_nested for one in long):
+            return None
+    lists = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+    text: bytes = pc.binary_join(lists, b"\n")[0].as_py()
     if any(word in text for word in _NO_JSON):
         return None
     schema = pa.schema([(name, _KINDS[kind]) for name, kind in zip(names, kinds, strict=True)])

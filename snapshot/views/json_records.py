@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.views import json_columns
 from strandline.snapshot.views.errors import ViewError
@@ -32,6 +33,18 @@ process could read what the first one has skipped; so few it always reads."""
 _BRACKET: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 """A string that does not end is one to the end of the text: looked for from each of its quotes, 16 kB took
 longer than seconds."""
+RECORDS: Final = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+"""Of an Arrow batch of records. The offsets of a partition grow."""
+_TIMES: Final = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The microseconds of the years 1 to 9999, which Python's times have."""
 META: Final = ("_partition", "_offset", "_timestamp")
 
 
@@ -62,40 +75,42 @@ class RecordReader:
         self._skip = dict(source.options).get("on_error") == "skip"
         self.skipped = 0
 
-    def rows(self, records: Sequence[Record]) -> ZSet:
-        """Rows in the order of the records, a deletion with weight -1; raises BadRecord."""
+    def rows(self, records: Any) -> ZSet:
+        """Rows in the order of the records (RECORDS), a deletion with weight -1; raises BadRecord."""
         plain = self._plain(records)
-        return self._one_by_one(records) if plain is None else plain
+        return self._one_by_one(records_of(records)) if plain is None else plain
 
-    def _plain(self, records: Sequence[Record]) -> ZSet | None:
+    def _plain(self, records: Any) -> ZSet | None:
         """The rows by the short way (`json_columns.py`); None where that does not do."""
         names = [name for name, _ in self._read]
         kinds = [kind for _, kind in self._read]
+        values = records.column("value")
         if not json_columns.readable(kinds):
             return None
-        if self._key is None:
-            values = [record.value for record in records]
-        else:
-            values = [b"{}" if record.value is None else record.value for record in records]
-        if None in values:
-            return None
-        read = json_columns.columns(names, kinds, cast(list[bytes], values), MOST_NESTED)
+        gone = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+        if self._key is not None and gone is not None:
+            values = values.fill_null(b"{}")
+        read = json_columns.columns(names, kinds, values, MOST_NESTED)
         if read is None:
             return None
         found = dict(zip(names, read, strict=True))
-        weights = np.ones(len(records), np.int64)
+        weights = np.ones(len(values), np.int64)
         if self._key is not None:
             try:
-                keys = [self._key_values(record.key) for record in records]
+                keys = [self._key_values(key) for key in records.column("key").to_pylist()]
             except (ValueError, OverflowError, RecursionError):
                 return None
             for number, position in enumerate(self._key):
                 name, kind = self._source.columns[position]
                 found[name] = pl.Series([key[number] for key in keys], dtype=DTYPES[kind])
-            weights[[record.value is None for record in records]] = -1
+            if gone is not None:
+                weights[gone] = -1
         for name, kind in self._source.columns:
             if name not in found:
-                found[name] = pl.Series([_meta(name, record) for record in records], dtype=DTYPES[kind])
+                column = records.column(name[1:])
+                if name == "_timestamp" and not _has_dates(column):
+                    return None
+                found[name] = pl.Series(column).cast(DTYPES[kind])
         rows = frame([found[name] for name, _ in self._source.columns])
         return canonical(ZSet(rows, weights))
 
@@ -161,6 +176,34 @@ class RecordReader:
         if any(value is None for value in values):
             raise ValueError("its key has a null")
         return [_READERS[kind](value) for kind, value in zip(kinds, values, strict=True)]
+
+
+def records_of(records: Any) -> list[Record]:
+    """Records of an Arrow batch (RECORDS), one by one."""
+    times = records.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+    columns = [records.column(name).to_pylist() for name in ("partition", "offset", "key", "value")]
+    partitions, offsets, keys, values = columns
+    return [*map(Record._make, zip(partitions, offsets, times.tolist(), keys, values, strict=True))]
+
+
+def batch_of(records: Iterable[Record]) -> Any:
+    """Make the Arrow batch (RECORDS) of some records."""
+    rows = [*records]
+    columns = [
+        [one.partition for one in rows],
+        [one.offset for one in rows],
+        [one.timestamp_ms * 1000 for one in rows],
+        [one.key for one in rows],
+        [one.value for one in rows],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, RECORDS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
+
+
+def _has_dates(times: Any) -> bool:
+    microseconds = times.cast(pa.int64()).to_numpy()
+    first, last = _TIMES
+    return not len(microseconds) or bool(first <= microseconds.min() and microseconds.max() <= last)
 
 
 def _object(value: bytes) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from strandline.snapshot.views import hashing
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.circuit import Circuit
-from strandline.snapshot.views.json_records import Record, RecordReader
+from strandline.snapshot.views.json_records import Record, RecordReader, batch_of
 from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.spine import Spine
 from strandline.statemachine.views.identity import digest
@@ -39,8 +39,9 @@ class Replay:
 
     def take(self, topic: str, records: Sequence[Record]) -> None:
         """Take records of a topic, in the order of each partition; raises BadRecord."""
+        batch = batch_of(records)
         deltas = {
-            name: reader.rows(records)
+            name: reader.rows(batch)
             for name, (source, reader) in self._readers.items()
             if source.topic == topic
         }

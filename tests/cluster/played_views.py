@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import TopicPartition
 
 from strandline.cluster.view_worker import process
+from strandline.cluster.view_worker.fetched import Cut, Fetched, Place
 from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, TopicPlace
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
+from strandline.snapshot.views.json_records import Record, batch_of
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import ViewCommand
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram, ViewTopic
@@ -34,34 +36,6 @@ Written = tuple[str, bytes, bytes | None]
 
 class Died(Exception):
     """The process is killed here."""
-
-
-class Message:
-    """A record, or the end of a partition."""
-
-    def __init__(self, place: tuple[str, int], offset: int, value: bytes | None) -> None:
-        self._place, self._offset, self._value = place, offset, value
-
-    def topic(self) -> str:
-        return self._place[0]
-
-    def partition(self) -> int:
-        return self._place[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._value is not None else KafkaError(KafkaError._PARTITION_EOF)
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1000
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes | None:
-        return self._value
 
 
 class PlayedCluster:
@@ -151,6 +125,7 @@ class PlayedCluster:
     def _around(self) -> Surroundings:
         return Surroundings(
             cast(Any, partial(PlayedConsumer, self)),
+            lambda _, __: PlayedFetcher(self),
             cast(Any, partial(PlayedProducer, self)),
             self._store,
             lambda: None,
@@ -234,13 +209,10 @@ class Link:
 
 
 class PlayedConsumer:
-    """Gives some records of each partition at a time, and tells of each end it comes to."""
+    """Knows what its group has committed, and where a partition begins."""
 
     def __init__(self, cluster: PlayedCluster, config: Mapping[str, Any]) -> None:
         self.cluster, self.group = cluster, config["group.id"]
-        self._next: dict[tuple[str, int], int] = {}
-        self._told: dict[tuple[str, int], int] = {}
-        self._paused: set[tuple[str, int]] = set()
 
     def consumer_group_metadata(self) -> str:
         return str(self.group)
@@ -255,29 +227,36 @@ class PlayedConsumer:
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         return 0, len(self.cluster.logs[place.topic, place.partition])
 
-    def assign(self, places: list[TopicPartition]) -> None:
-        self._next = {(one.topic, one.partition): one.offset for one in places}
+    def close(self) -> None:
+        """It has nothing to let go of."""
+
+
+class PlayedFetcher:
+    """Gives some records of each partition at a time, and tells of each end it comes to."""
+
+    def __init__(self, cluster: PlayedCluster) -> None:
+        self.cluster = cluster
+        self._next: Cut = {}
+        self._told: Cut = {}
+
+    def begin(self, cut: Mapping[Place, int]) -> None:
+        self._next = dict(cut)
+
+    def fetch(self, but: Collection[Place], seconds: float) -> list[Fetched]:
+        found = []
+        for place in sorted(self._next.keys() - {*but}):
+            log, first = self.cluster.logs[place], self._next[place]
+            last = min(len(log), first + self.cluster.at_once)
+            self._next[place] = last
+            if last > first or self._told.get(place) != first:
+                records = [Record(place[1], at, 1000, None, log[at]) for at in range(first, last)]
+                found.append(Fetched(place, batch_of(records), last, last == first))
+            if last == first:
+                self._told[place] = first
+        return found
 
     def close(self) -> None:
         self._next = {}
-
-    def pause(self, places: list[TopicPartition]) -> None:
-        self._paused |= {(one.topic, one.partition) for one in places}
-
-    def resume(self, places: list[TopicPartition]) -> None:
-        self._paused -= {(one.topic, one.partition) for one in places}
-
-    def consume(self, most: int, seconds: float) -> list[Message]:
-        found = []
-        for place in sorted(self._next.keys() - self._paused):
-            log, first = self.cluster.logs[place], self._next[place]
-            last = min(len(log), first + self.cluster.at_once)
-            found += [Message(place, offset, log[offset]) for offset in range(first, last)]
-            self._next[place] = last
-            if last == first and self._told.get(place) != first:
-                self._told[place] = first
-                found.append(Message(place, first, None))
-        return found
 
 
 class PlayedProducer:
@@ -299,8 +278,9 @@ class PlayedProducer:
     def begin_transaction(self) -> None:
         self._records, self._offsets = [], ("", [])
 
-    def produce(self, topic: str, value: bytes | None, key: bytes) -> None:
-        self._records.append((topic, key, value))
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
+        self._records += [(topic, one["key"], one["value"]) for one in messages]
+        return len(messages)
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
         self._offsets = group, offsets

@@ -2,88 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.cluster.view_worker.inputs import InputGone, Inputs
+from strandline.cluster.view_worker.fetched import NOTHING, Fetched, Place
+from strandline.cluster.view_worker.inputs import Inputs
+from strandline.snapshot.views.json_records import Record, batch_of, records_of
 
 PLACE = ("t", 0)
 OTHER = ("t", 1)
 SIZE = 1 << 20
 
 
-class Told:
-    """A message, or an error in its place, as librdkafka gives it."""
-
-    def __init__(self, number: int, offset: int, code: int | None = None) -> None:
-        self._number, self._offset, self._code = number, offset, code
-
-    def topic(self) -> str:
-        return "t"
-
-    def partition(self) -> int:
-        return self._number
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._code is None else KafkaError(self._code)
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1000
-
-    def key(self) -> bytes:
-        return b"k"
-
-    def value(self) -> bytes:
-        return str(self._offset).encode()
-
-
 class Player:
-    """A consumer over a log with gaps, which are aborted records, markers or cleaned ones.
+    """A fetcher over a log with gaps, which are aborted records, markers or cleaned ones.
 
-    It gives records of partitions that are not paused, some at a time, and tells of each end it comes to.
+    It gives records some at a time, and tells of each end it comes to.
     """
 
     def __init__(self, logs: dict[int, list[int]], ends: dict[int, int], sizes: list[int]) -> None:
         self.logs, self.ends, self.sizes = logs, ends, sizes
-        self.next: dict[int, int] = {}
-        self.paused: set[int] = set()
-        self.ended: set[int] = set()
-
-    def assign(self, places: list[TopicPartition]) -> None:
-        self.next = {place.partition: place.offset for place in places}
+        self.next: dict[Place, int] = {}
+        self.ended: set[Place] = set()
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         return 0, self.ends[place.partition]
 
-    def pause(self, places: list[TopicPartition]) -> None:
-        self.paused |= {place.partition for place in places}
+    def begin(self, cut: Mapping[Place, int]) -> None:
+        self.next = dict(cut)
 
-    def resume(self, places: list[TopicPartition]) -> None:
-        self.paused -= {place.partition for place in places}
+    def close(self) -> None:
+        self.next = {}
 
-    def consume(self, most: int, seconds: float) -> list[Told]:
-        found: list[Told] = []
+    def fetch(self, but: Collection[Place], seconds: float) -> list[Fetched]:
+        found = []
         size = self.sizes.pop() if self.sizes else 3
-        for number in self.next.keys() - self.paused:
-            offsets = [offset for offset in self.logs[number] if offset >= self.next[number]][:size]
-            found += [Told(number, offset) for offset in offsets]
+        for place in sorted(self.next.keys() - {*but}):
+            offsets = [one for one in self.logs[place[1]] if one >= self.next[place]][:size]
             if offsets:
-                self.next[number] = offsets[-1] + 1
-            elif number not in self.ended:
-                self.ended.add(number)
-                found.append(Told(number, self.ends[number], KafkaError._PARTITION_EOF))
+                self.next[place] = offsets[-1] + 1
+                found.append(told(place, offsets, offsets[-1] + 1))
+            elif place not in self.ended:
+                self.ended.add(place)
+                self.next[place] = self.ends[place[1]]
+                found.append(told(place, [], self.ends[place[1]], end=True))
         return found
 
 
+def told(place: Place, offsets: list[int], upto: int, *, end: bool = False) -> Fetched:
+    records = [Record(place[1], offset, 1000, b"k", str(offset).encode()) for offset in offsets]
+    return Fetched(place, batch_of(records) if records else NOTHING, upto, end)
+
+
 def inputs_of(player: Player, **begin: int | None) -> Inputs:
-    return Inputs(cast(Consumer, player), {("t", int(name[1:])): offset for name, offset in begin.items()})
+    places = {("t", int(name[1:])): offset for name, offset in begin.items()}
+    return Inputs(cast(Consumer, player), player, places)
+
+
+def offsets_of(found: dict[str, Any]) -> list[int]:
+    return [record.offset for record in records_of(found["t"])] if found else []
 
 
 logs = st.sets(st.integers(0, 30)).map(sorted)
@@ -105,8 +86,9 @@ def test_a_bound_is_reached_with_all_below_it_and_nothing_above_then_the_rest_co
     taken: dict[int, list[int]] = {0: [], 1: []}
 
     def take(bounds: dict[Any, int] | None) -> None:
-        for record in inputs.take(100, SIZE, 0, bounds).get("t", []):
-            taken[record.partition].append(record.offset)
+        for batch in inputs.take(100, SIZE, 0, bounds).values():
+            for record in records_of(batch):
+                taken[record.partition].append(record.offset)
 
     for _ in range(200):
         if inputs.at(cut):
@@ -122,35 +104,21 @@ def test_a_bound_is_reached_with_all_below_it_and_nothing_above_then_the_rest_co
     assert inputs.ended == {PLACE, OTHER}
 
 
-def test_records_that_are_gone_end_it_and_passing_failures_do_not() -> None:
-    player = Player({0: []}, {0: 0}, [])
-    inputs = inputs_of(player, p0=5)
-    told = [Told(0, -1001, KafkaError._TRANSPORT)]
-    player.consume = lambda most, seconds: told  # type: ignore[method-assign]
-    assert inputs.take(1, SIZE, 0) == {}
-    told[:] = [Told(0, 5, KafkaError._AUTO_OFFSET_RESET)]
-    with pytest.raises(InputGone, match="t-0 does not have the records any more"):
-        inputs.take(1, SIZE, 0)
-    told[:] = [Told(0, 5, KafkaError.TOPIC_AUTHORIZATION_FAILED)]
-    with pytest.raises(KafkaException):
-        inputs.take(1, SIZE, 0)
-
-
 def test_a_record_below_the_position_is_not_taken_twice() -> None:
     player = Player({0: [3, 4, 5]}, {0: 6}, [9])
     inputs = inputs_of(player, p0=4)
-    player.next[0] = 3
-    assert [record.offset for record in inputs.take(9, SIZE, 0)["t"]] == [4, 5]
+    player.next[PLACE] = 3
+    assert offsets_of(inputs.take(9, SIZE, 0)) == [4, 5]
 
 
 def test_an_end_does_not_pass_over_records_that_wait_in_a_partition_without_a_bound() -> None:
     player = Player({0: [0, 1]}, {0: 2}, [])
     inputs = inputs_of(player, p0=None)
-    told = [Told(0, 0), Told(0, 1), Told(0, 2, KafkaError._PARTITION_EOF)]
-    player.consume = lambda most, seconds: told  # type: ignore[method-assign]
+    given = [[told(PLACE, [0], 1), told(PLACE, [1], 2), told(PLACE, [], 2, end=True)]]
+    player.fetch = lambda but, seconds: given.pop() if given else []  # type: ignore[method-assign]
     assert inputs.take(9, SIZE, 0, {OTHER: 5}) == {}  # a partition that came after the cut
     assert inputs.position == {PLACE: 0}
-    assert [record.offset for record in inputs.take(9, SIZE, 0)["t"]] == [0, 1]
+    assert offsets_of(inputs.take(9, SIZE, 0)) == [0, 1]
 
 
 def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
@@ -158,7 +126,7 @@ def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
     inputs = inputs_of(player, p0=None)
     for _ in range(20):
         inputs.take(4, SIZE, 0, {PLACE: 2})
-    assert player.next[0] == 4
+    assert player.next[PLACE] == 4
     assert inputs.position == {PLACE: 2}
 
 
@@ -180,12 +148,13 @@ def test_records_that_are_given_back_are_taken_again_and_ends_stay_reached(
     for turn in range(300):
         found = inputs.take(most, SIZE, 0, {PLACE: bound, OTHER: 31} if turn < 150 else None)
         if turn % 3 == 0 and found:
-            inputs.give_back(found)
+            inputs.give_back()
             most = 1 + most // 2
             continue
         most = 8
-        for record in found.get("t", []):
-            taken[record.partition].append(record.offset)
+        for batch in found.values():
+            for record in records_of(batch):
+                taken[record.partition].append(record.offset)
     assert taken == {0: first, 1: second}
     assert inputs.position == {PLACE: 31, OTHER: 31}
 
@@ -193,8 +162,23 @@ def test_records_that_are_given_back_are_taken_again_and_ends_stay_reached(
 def test_a_step_takes_little_more_than_its_bytes() -> None:
     player = Player({0: [*range(1000)]}, {0: 1000}, [200] * 9)
     inputs = inputs_of(player, p0=None)
-    taken = inputs.take(1000, 500, 0)["t"]
-    assert len(taken) == 200, "what librdkafka gives at once"
+    taken = offsets_of(inputs.take(1000, 500, 0))
+    assert sum(1 + len(str(offset)) for offset in taken[:-1]) < 500
+    assert sum(1 + len(str(offset)) for offset in taken) >= 500
     assert inputs.full
-    assert len(inputs.take(1000, SIZE, 0)["t"]) == 800
+    assert offsets_of(inputs.take(1000, SIZE, 0)) == [*range(len(taken), 400)], "all that has come"
     assert not inputs.full
+
+
+def test_what_is_given_back_has_the_end_behind_it() -> None:
+    player = Player({0: [0, 1]}, {0: 9}, [])
+    inputs = inputs_of(player, p0=None)
+    given = [[told(PLACE, [0, 1], 2), told(PLACE, [], 9, end=True)]]
+    player.fetch = lambda but, seconds: given.pop() if given else []  # type: ignore[method-assign]
+    assert offsets_of(inputs.take(9, SIZE, 0)) == [0, 1]
+    assert inputs.position == {PLACE: 9}
+    inputs.give_back()
+    assert inputs.position == {PLACE: 0}
+    assert offsets_of(inputs.take(1, SIZE, 0)) == [0]
+    assert offsets_of(inputs.take(9, SIZE, 0)) == [1]
+    assert inputs.position == {PLACE: 9}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
+from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 
 ALL = pa.schema(list(COLUMNS.items()))
 

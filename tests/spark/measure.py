@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
+from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from tests.kafka.wire.batches import Record, build
 
 OBJECT_BYTES = 64 * 1024 * 1024

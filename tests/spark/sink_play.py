@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from strandline.snapshot.connection import Api, Connection
 from strandline.snapshot.spark.sink.batch import Identity, TaskDone
 from strandline.snapshot.spark.sink.columns import Columns
-from strandline.snapshot.spark.sink.connection import Api, Connection
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.options import parse
 from strandline.snapshot.spark.sink.task import TaskSink

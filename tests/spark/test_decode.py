@@ -13,10 +13,10 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from strandline.snapshot import decode
 from strandline.snapshot.compression import Compression
+from strandline.snapshot.decode import COLUMNS, Decoder
 from strandline.snapshot.level_zero_format import BadObject
-from strandline.snapshot.spark import decode
-from strandline.snapshot.spark.decode import COLUMNS, Decoder
 from tests.kafka.wire.batches import Record, build, compress, varint, xerial
 from tests.spark.decoded import ALL, rows, stored
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.level_one_format import parse
 from strandline.snapshot.spark.audits import levels
 from strandline.snapshot.spark.audits.documents import listing
@@ -18,7 +19,6 @@ from strandline.snapshot.spark.audits.levels import Beside, compare_object, firs
 from strandline.snapshot.spark.audits.replay import AGREES, NOT_COVERED, GroupReplay
 from strandline.snapshot.spark.audits.transaction_events import Targets
 from strandline.snapshot.spark.audits.work import ClusterStorage
-from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from tests.spark.collected_cluster import build_collected

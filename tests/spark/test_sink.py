@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from strandline import TemporaryCluster, local_cluster
-from strandline.snapshot.spark.sink import record_writer
-from strandline.snapshot.spark.sink.batch import claimed
-from strandline.snapshot.spark.sink.brokers import Brokers
-from strandline.snapshot.spark.sink.connection import (
+from strandline.snapshot.connection import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -23,6 +20,9 @@ from strandline.snapshot.spark.sink.connection import (
     TXN_OFFSET_COMMIT,
     Api,
 )
+from strandline.snapshot.spark.sink import record_writer
+from strandline.snapshot.spark.sink.batch import claimed
+from strandline.snapshot.spark.sink.brokers import Brokers
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id

@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceRegistration
 from pyspark.sql.functions import spark_partition_id
 
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.spark import options
-from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.source import register
 from strandline.statemachine.partition.extent import ObjectExtent
 from tests import ROOT

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.document import SnapshotDocument, decode
 from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of
@@ -21,7 +22,6 @@ from strandline.snapshot.names import SnapshotName, checkpoint_prefix, parse_nam
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.restore_point import GroupState, RestorePoint, point_name
 from strandline.snapshot.spark import plan as planning
-from strandline.snapshot.spark.decode import COLUMNS
 from strandline.snapshot.spark.newest import LISTINGS, newest_document
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.pieces import PIECE, PIECES

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from strandline.snapshot.compression import Compression, DecompressionError, decompress
+from strandline.snapshot.decode import MAX_DECOMPRESSED_BYTES
 from strandline.snapshot.level_zero_format import verify_batch
 from strandline.snapshot.object_frame import BadObject, Buffer
 from strandline.snapshot.record_fields import read_fields, record_ends
-from strandline.snapshot.spark.decode import MAX_DECOMPRESSED_BYTES
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _COMPRESSION: Final = 0x07

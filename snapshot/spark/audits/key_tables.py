@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 )
 
 from strandline.snapshot.aborted import Aborted
+from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.extent_rows import ABORTED_ROWS, EXTENT_ROWS, LEVEL_ONE_ROWS, aborted_rows
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.local_document import LocalDocumentDamaged, decode_local, key_hash
@@ -40,7 +41,6 @@ from strandline.snapshot.spark.audits.key_problems import judged_keys, key_count
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.small import held
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
-from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extent import INLINE_ROW

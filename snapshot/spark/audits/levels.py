@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
+from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.audit import Answer, Frames
 from strandline.snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
-from strandline.snapshot.spark.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.spark.plan import WINDOW_BYTES

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.json_schema import MOST_FIELDS, Kind, infer
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from strandline.snapshot.spark.decode import COLUMNS
+from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.spark.export.documents import (
     FIXED,
     JSON,

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from strandline.snapshot.spark.sink.connection import (
+from strandline.snapshot.connection import (
     FIND_COORDINATOR,
     METADATA,
+    RETRIABLE,
     Api,
     Connection,
     ConnectionLost,
@@ -27,25 +28,6 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 _FIRST_PAUSE_SECONDS: Final = 0.02
 _LONGEST_PAUSE_SECONDS: Final = 1.0
-RETRIABLE: Final = frozenset(
-    {
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.request_timed_out,
-        ErrorCode.replica_not_available,
-        ErrorCode.network_exception,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.concurrent_transactions,
-        ErrorCode.throttling_quota_exceeded,
-    }
-)
 _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
@@ -257,11 +239,3 @@ def first_code(codes: Iterable[ErrorCode]) -> ErrorCode:
     """The first that is an error and final, else the first that is an error, else NONE."""
     wrong = [code for code in codes if code is not ErrorCode.none]
     return next((code for code in wrong if code not in RETRIABLE), wrong[0] if wrong else ErrorCode.none)
-
-
-def by_topic(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
-    """Partitions by their topics."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in places:
-        found.setdefault(topic, []).append(partition)
-    return found

@@ -22,8 +22,8 @@ from typing import Any, Final
 import msgpack
 from kio.schema.errors import ErrorCode
 
+from strandline.snapshot.connection import OFFSET_FETCH
 from strandline.snapshot.spark.sink.brokers import GROUP, Brokers, first_code
-from strandline.snapshot.spark.sink.connection import OFFSET_FETCH
 from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 from strandline.snapshot.spark.sink.transactions import Producer, begin, commit_offset, end
 

@@ -20,9 +20,9 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from strandline.snapshot.compression import Compression
-from strandline.snapshot.spark.sink.brokers import RETRIABLE, Address, Brokers
+from strandline.snapshot.connection import PRODUCE, RETRIABLE, ConnectionLost
+from strandline.snapshot.spark.sink.brokers import Address, Brokers
 from strandline.snapshot.spark.sink.columns import Rows, by_name
-from strandline.snapshot.spark.sink.connection import PRODUCE, ConnectionLost
 from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 from strandline.snapshot.spark.sink.record_batch import record_batch
 from strandline.snapshot.spark.sink.transactions import FENCED, Producer, add_partitions

@@ -14,24 +14,19 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from strandline.snapshot.spark.sink.brokers import (
-    GROUP,
-    RETRIABLE,
-    TRANSACTION,
-    Brokers,
-    by_topic,
-    first_code,
-)
-from strandline.snapshot.spark.sink.connection import (
+from strandline.snapshot.connection import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     DESCRIBE_TRANSACTIONS,
     END_TXN,
     INIT_PRODUCER_ID,
     LIST_TRANSACTIONS,
+    RETRIABLE,
     TXN_OFFSET_COMMIT,
     ConnectionLost,
+    by_topic,
 )
+from strandline.snapshot.spark.sink.brokers import GROUP, TRANSACTION, Brokers, first_code
 from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 
 ONGOING: Final = "Ongoing"

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from strandline.cluster.kafka_client import client_config
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
-from strandline.snapshot.views.json_records import Record, RecordReader
+from strandline.snapshot.views.json_records import Record, RecordReader, batch_of
 from strandline.snapshot.views.sink import Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.views.identity import digest
@@ -145,7 +145,7 @@ class Worked:
         self._circuit = circuit_of(program, ThreadPoolExecutor(1))
         cast(Sink, self._circuit.operators[self._sink]).move(Phase.FOLLOWING)
 
-    def take(self, topic: str, records: list[Record]) -> int:
+    def take(self, topic: str, records: Any) -> int:
         """Take a step's records; the number of those that are written."""
         name, reader = self._readers[topic]
         said = self._circuit.step({name: reader.rows(records)})
@@ -156,13 +156,13 @@ def own_rate(work: str, rows: int) -> float:
     """Rows a second of this process's processor, without Kafka."""
     worked = Worked(PROGRAMS[work])
     if work == "join":
-        keyed = [Record(0, at, 0, b"%d" % at, value) for at, value in enumerate(auctions(rows))]
-        for first in range(0, len(keyed), FILL):
-            worked.take("join_auctions", keyed[first : first + FILL])
-    given = [Record(0, at, 0, None, value) for at, value in enumerate(bids(rows))]
+        keyed = batch_of(Record(0, at, 0, b"%d" % at, value) for at, value in enumerate(auctions(rows)))
+        for first in range(0, keyed.num_rows, FILL):
+            worked.take("join_auctions", keyed.slice(first, FILL))
+    given = batch_of(Record(0, at, 0, None, value) for at, value in enumerate(bids(rows)))
     before, made = time.process_time(), 0
     for first in range(0, rows, FILL):
-        made += worked.take(f"{work}_bids", given[first : first + FILL])
+        made += worked.take(f"{work}_bids", given.slice(first, FILL))
     assert made
     return rows / (time.process_time() - before)
 

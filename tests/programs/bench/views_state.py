@@ -27,7 +27,7 @@ from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.circuit import Circuit
-from strandline.snapshot.views.json_records import Record, RecordReader
+from strandline.snapshot.views.json_records import Record, RecordReader, batch_of
 from strandline.snapshot.views.run import Run
 from strandline.snapshot.views.sink import Phase, Sink
 from strandline.snapshot.views.sql.programs import program_of
@@ -56,21 +56,21 @@ class Work:
         self.reader = RecordReader(self.table, None)
         cast(Sink, self.circuit.operators[self.sink]).move(Phase.FOLLOWING)
 
-    def step(self, records: list[Record]) -> int:
+    def step(self, batch: Any) -> int:
         """Take records; the number of rows that are written."""
-        said = self.circuit.step({self.source: self.reader.rows(records)})
+        said = self.circuit.step({self.source: self.reader.rows(batch)})
         return sum(1 for _ in json_rows.records(self.view, said[self.sink]))
 
 
-def records(auctions: Any, first: int) -> list[Record]:
+def records(auctions: Any, first: int) -> Any:
     """Bids as they come from a topic, about 100 bytes each."""
-    return [
+    return batch_of(
         Record(0, first + at, 0, None, (
             b'{"auction":%d,"bidder":%d,"price":%d,"channel":"channel-%d","url":"https://www.example/item"}'
             % (auction, at, at % 1000, at % 10)
         ))
         for at, auction in enumerate(auctions.tolist())
-    ]  # fmt: skip
+    )  # fmt: skip
 
 
 def batches(keys: int, size: int, rng: Any) -> Iterator[Any]:
@@ -140,7 +140,7 @@ def measure(keys: int, steps: int, folder: Path) -> dict[str, float]:
         before = time.process_time()
         work.step(given)
         spent += time.process_time() - before
-        rows += len(given)
+        rows += given.num_rows
     fill = rows / spent
     before_all = time.perf_counter()
     objects.save(work.circuit.state(), {("bids", 0): rows})

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from zlib import crc32
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -235,31 +234,3 @@ class Kafka:
             for key, value in records:
                 log.append(key, value, one)
         return one
-
-
-class Message:
-    """A record, or an error in its place, as librdkafka gives it."""
-
-    def __init__(self, place: Place, offset: int, entry: Entry | None, error: int | None = None) -> None:
-        self._place, self._offset, self._entry, self._error = place, offset, entry, error
-
-    def topic(self) -> str:
-        return self._place[0]
-
-    def partition(self) -> int:
-        return self._place[1]
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> KafkaError | None:
-        return None if self._error is None else KafkaError(self._error)
-
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 1000 + self._offset
-
-    def key(self) -> Any:
-        return self._entry.key if self._entry else None
-
-    def value(self) -> Any:
-        return self._entry.value if self._entry else None

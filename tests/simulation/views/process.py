@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from kio.schema.errors import ErrorCode
 
-from strandline.cluster.view_worker import process
+from strandline.cluster.view_worker import fetched, process
+from strandline.cluster.view_worker.fetched import Fetched
 from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses, number_of
 from strandline.cluster.view_worker.store_thread import POLICY, BlockingStore
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -17,9 +19,10 @@ from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.store import Buffer
 from strandline.node.views import view_process
 from strandline.node.views.view_process import VersionName
+from strandline.snapshot.views.json_records import Record, batch_of
 from strandline.statemachine.controller.controller_commands import ViewCommand
 from tests.simulation.views.fibers import Fiber
-from tests.simulation.views.kafka import Entry, Message, Place
+from tests.simulation.views.kafka import Entry, Place
 
 if TYPE_CHECKING:
     from tests.simulation.views.cluster import Cluster
@@ -68,6 +71,7 @@ class Process:
     def _run(self) -> None:
         around = Surroundings(
             lambda config: cast(Consumer, SimConsumer(self, config)),
+            lambda _, __: SimFetcher(self),
             lambda config: cast(Producer, SimProducer(self, config)),
             lambda _: cast(BlockingStore, SimBlockingStore(self)),
             self.cluster.merging,
@@ -228,17 +232,11 @@ class SimBlockingStore:
 
 
 class SimConsumer:
-    """A consumer: of each partition some records at a time, and word of each end that it comes to."""
+    """Knows what its group has committed, and where a partition begins."""
 
     def __init__(self, owner: Process, config: Mapping[str, Any]) -> None:
         self._owner, self._kafka = owner, owner.cluster.kafka
         self._group = str(config["group.id"])
-        self._committed_only = config["isolation.level"] == "read_committed"
-        self._gone_is_an_error = config["auto.offset.reset"] == "error"
-        self._next: dict[Place, int] = {}
-        self._told: dict[Place, int] = {}
-        self._paused: set[Place] = set()
-        self._rng = random.Random(f"{owner.world.seed} consumer {owner.number}")
 
     def consumer_group_metadata(self) -> str:
         return self._group
@@ -262,51 +260,61 @@ class SimConsumer:
         return self._owner.ask("watermarks", effect)
 
     def close(self) -> None:
+        """It has nothing to let go of."""
+
+
+class SimFetcher:
+    """Of each partition some records at a time, and word of each end that it comes to."""
+
+    def __init__(self, owner: Process) -> None:
+        self._owner, self._kafka = owner, owner.cluster.kafka
+        self._next: dict[Place, int] = {}
+        self._told: dict[Place, int] = {}
+        self._rng = random.Random(f"{owner.world.seed} consumer {owner.number}")
+
+    def begin(self, cut: Mapping[Place, int]) -> None:
+        self._next = dict(cut)
+
+    def close(self) -> None:
         self._next = {}
 
-    def assign(self, places: list[TopicPartition]) -> None:
-        self._next = {(one.topic, one.partition): one.offset for one in places}
-
-    def pause(self, places: list[TopicPartition]) -> None:
-        self._paused |= {(one.topic, one.partition) for one in places}
-
-    def resume(self, places: list[TopicPartition]) -> None:
-        self._paused -= {(one.topic, one.partition) for one in places}
-
-    def consume(self, most: int, seconds: float) -> list[Message]:
-        found = self._owner.ask("consume", lambda: self._fetched(most))
+    def fetch(self, but: Collection[Place], seconds: float) -> list[Fetched]:
+        found = self._owner.ask("consume", lambda: self._fetched(but))
         if not found:
             self._owner.sleep(seconds)
-            found = self._fetched(most)
+            found = self._fetched(but)
         return found
 
-    def _fetched(self, most: int) -> list[Message]:
-        found: list[Message] = []
-        for place in sorted(self._next.keys() - self._paused):
+    def _fetched(self, but: Collection[Place]) -> list[Fetched]:
+        found: list[Fetched] = []
+        committed_only = fetched.ISOLATION == fetched.READ_COMMITTED
+        for place in sorted(self._next.keys() - {*but}):
             try:
                 log = self._kafka.log(*place)
-            except KafkaException as error:
-                return [Message(place, 0, None, error.args[0].code())]
+            except KafkaException:
+                fetched.check(place, ErrorCode.unknown_topic_or_partition)
+                return found
             first = self._next[place]
             if first < log.start:
-                if self._gone_is_an_error:
-                    return [Message(place, first, None, KafkaError._AUTO_OFFSET_RESET)]
+                fetched.check(place, ErrorCode.offset_out_of_range)
                 first = log.start
-            room = min(most - len(found), self._rng.randint(1, self._owner.cluster.at_once))
+            room = self._rng.randint(1, self._owner.cluster.at_once)
             entries: list[Entry] = []
-            for entry in log.readable(first, self._committed_only):
+            for entry in log.readable(first, committed_only):
                 if len(entries) == room:
                     break
                 entries.append(entry)
-            found += [Message(place, entry.offset, entry) for entry in entries]
-            if len(entries) == room:
-                self._next[place] = entries[-1].offset + 1
-                continue
-            end = log.stable if self._committed_only else log.end
-            self._next[place] = max(first, end)
-            if self._told.get(place) != self._next[place]:
-                self._told[place] = self._next[place]
-                found.append(Message(place, self._next[place], None, KafkaError._PARTITION_EOF))
+            end = log.stable if committed_only else log.end
+            upto = entries[-1].offset + 1 if len(entries) == room else max(first, end)
+            self._next[place] = upto
+            at_end = len(entries) < room
+            if entries or (at_end and self._told.get(place) != upto):
+                records = [
+                    Record(place[1], one.offset, 1000 + one.offset, one.key, one.value) for one in entries
+                ]
+                found.append(Fetched(place, batch_of(records), upto, at_end))
+            if at_end:
+                self._told[place] = upto
         return found
 
 
@@ -328,8 +336,9 @@ class SimProducer:
     def begin_transaction(self) -> None:
         self._records = []
 
-    def produce(self, topic: str, value: bytes | None, key: bytes) -> None:
-        self._records.append((topic, key, value))
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
+        self._records += [(topic, one["key"], one["value"]) for one in messages]
+        return len(messages)
 
     def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
         records, self._records = self._records, []

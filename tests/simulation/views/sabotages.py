@@ -5,15 +5,14 @@ What each takes is told in docs/simulation.md. Nothing here is ever imported by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import patch
 
-from strandline.cluster import kafka_client
-from strandline.cluster.view_worker import clients, phases, process
-from strandline.cluster.view_worker.inputs import Cut, Place
+from strandline.cluster.view_worker import fetched, phases, process
+from strandline.cluster.view_worker.fetched import Cut, Place
 from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import HoldLost
 from strandline.cluster.view_worker.state_objects import StateObjects
@@ -135,20 +134,6 @@ def _forgets_what_it_has(self: StateObjects, states: Mapping[str, StateManifest]
 def _any_neighbours(self: Spine, merge: Merge, made: Level) -> Spine:
     """A merge takes the place of the two newest runs, whatever they are by then."""
     return Spine(self.layout, (*self.runs[:-2], *made)) if made else self
-
-
-# What is read.
-
-_client_config = kafka_client.client_config
-
-
-def _with(**other: str) -> Callable[..., dict[str, Any]]:
-    return lambda bootstrap, **more: _client_config(bootstrap, **{**more, **other_of(more, other)})
-
-
-def other_of(more: Mapping[str, Any], other: Mapping[str, str]) -> dict[str, str]:
-    """Settings that the client has, otherwise."""
-    return {name: value for name, value in other.items() if name in more}
 
 
 # The content.
@@ -303,12 +288,12 @@ HOLES: Final = (
     Sabotage(
         "reads-uncommitted",
         "S13: what is not decided is read",
-        lambda: (patch.object(clients, "client_config", _with(isolation_level="read_uncommitted")),),
+        lambda: (patch.object(fetched, "ISOLATION", 0),),
     ),
     Sabotage(
         "gone-is-passed-over",
         "S14: records that are gone are passed over",
-        lambda: (patch.object(clients, "client_config", _with(auto_offset_reset="earliest")),),
+        lambda: (patch.object(fetched, "check", lambda *_: None),),
     ),
     Sabotage(
         "content-moves",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.snapshot.views.evaluate import DTYPES
-from strandline.snapshot.views.json_records import BadRecord, Record, RecordReader
+from strandline.snapshot.views.json_records import BadRecord, Record, RecordReader, batch_of
 from strandline.snapshot.views.json_rows import records
 from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.zset import chosen, zset
@@ -36,7 +36,7 @@ def test_what_a_view_writes_a_table_of_the_same_columns_reads(rows: list[tuple[A
     sink = Sink(table, tuple(name for name, _ in COLUMNS), everything, 1)
     frame = zset(tuple(DTYPES[kind] for kind in Type), rows).rows
     written = [*records(sink, Changes(frame, frame.clear()))]
-    read = RecordReader(table, everything).rows([Record(0, 0, 0, *one) for one in written])
+    read = RecordReader(table, everything).rows(batch_of([Record(0, 0, 0, *one) for one in written]))
     assert list(read.weights) == [1] * len(rows)
     for found, row in zip(read.rows.iter_rows(), frame.iter_rows(), strict=True):
         assert all(map(same, found, row))
@@ -49,7 +49,7 @@ def test_missing_is_null_surplus_is_ignored_and_the_place_is_known() -> None:
     table = source(
         ("a", Type.INT), ("_partition", Type.INT), ("_offset", Type.BIGINT), ("_timestamp", Type.TIMESTAMP)
     )
-    read = RecordReader(table, None).rows([record({"b": 1}), record({"a": 5, "b": []}, offset=8)])
+    read = RecordReader(table, None).rows(batch_of([record({"b": 1}), record({"a": 5, "b": []}, offset=8)]))
     moment = datetime(2023, 11, 14, 22, 13, 20, 123000, UTC)
     assert read.rows.rows() == [(None, 1, 7, moment), (5, 1, 8, moment)]
 
@@ -61,11 +61,11 @@ def test_a_key_decides_and_a_tombstone_deletes() -> None:
         record({"n": 2}, ["in an array"]),
         record(None, b"plain"),
     ]
-    read = RecordReader(table, (0,)).rows(log)
+    read = RecordReader(table, (0,)).rows(batch_of(log))
     assert read.rows.rows() == [("plain", 1), ("in an array", 2), ("plain", None)]
     assert read.weights.tolist() == [1, 1, -1]
     pair = source(("a", Type.INT), ("b", Type.DATE), mode="upsert")
-    [row] = RecordReader(pair, (0, 1)).rows([record(None, [3, "2024-02-29"])]).rows.rows()
+    [row] = RecordReader(pair, (0, 1)).rows(batch_of([record(None, [3, "2024-02-29"])])).rows.rows()
     assert row == (3, date(2024, 2, 29))
 
 
@@ -89,7 +89,7 @@ def test_a_key_decides_and_a_tombstone_deletes() -> None:
 )
 def test_a_value_outside_its_type_is_a_bad_record(kind: Type, value: Any, why: str) -> None:
     with pytest.raises(BadRecord, match=f"record 7 of t-1 cannot be read: column a: .*{why}"):
-        RecordReader(source(("a", kind)), None).rows([record({"a": value})])
+        RecordReader(source(("a", kind)), None).rows(batch_of([record({"a": value})]))
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_a_value_outside_its_type_is_a_bad_record(kind: Type, value: Any, why: s
 )
 def test_bytes_that_are_no_row_are_a_bad_record_or_skipped(value: bytes | None, why: str) -> None:
     with pytest.raises(BadRecord, match=why):
-        RecordReader(source(("a", Type.DOUBLE)), None).rows([record(value)])
+        RecordReader(source(("a", Type.DOUBLE)), None).rows(batch_of([record(value)]))
     reader = RecordReader(source(("a", Type.DOUBLE), skip=True), None)
-    assert reader.rows([record(value), record({"a": 2})]).rows.rows() == [(2.0,)]
+    assert reader.rows(batch_of([record(value), record({"a": 2})])).rows.rows() == [(2.0,)]
     assert reader.skipped == 1
 
 
@@ -131,11 +131,13 @@ def test_bytes_that_are_no_row_are_a_bad_record_or_skipped(value: bytes | None, 
 def test_a_key_that_is_no_primary_key_is_a_bad_record(key: Any, why: str) -> None:
     table = source(("id", Type.STRING), mode="upsert")
     with pytest.raises(BadRecord, match=why):
-        RecordReader(table, (0,)).rows([record({}, key)])
+        RecordReader(table, (0,)).rows(batch_of([record({}, key)]))
 
 
 def test_nothing_is_no_rows() -> None:
-    assert np.array_equal(RecordReader(source(("a", Type.INT)), None).rows([]).weights, np.empty(0, np.int64))
+    assert np.array_equal(
+        RecordReader(source(("a", Type.INT)), None).rows(batch_of([])).weights, np.empty(0, np.int64)
+    )
 
 
 def test_what_is_read_of_a_deep_value_does_not_depend_on_what_calls_the_reader() -> None:
@@ -144,7 +146,7 @@ def test_what_is_read_of_a_deep_value_does_not_depend_on_what_calls_the_reader()
             return of(levels, calls - 1)
         reader = RecordReader(source(("a", Type.STRING), skip=True), None)
         value = b'{"a":"x","deep":' + b"[" * levels + b"]" * levels + b"}"
-        return len(reader.rows([Record(0, 7, 1000, None, value)]).weights)
+        return len(reader.rows(batch_of([Record(0, 7, 1000, None, value)])).weights)
 
     for levels, taken in (
         (150, 1),
@@ -159,4 +161,6 @@ def test_what_is_read_of_a_deep_value_does_not_depend_on_what_calls_the_reader()
         assert {of(levels, calls) for calls in (0, 30, 60)} == {taken}, levels
     wide = json.dumps({"a": "[{" * 500 + '"\\', "many": [[], {}] * 500}).encode()
     reader = RecordReader(source(("a", Type.STRING)), None)
-    assert len(reader.rows([Record(0, 7, 1000, None, wide)]).weights) == 1, "no more than three are open"
+    assert len(reader.rows(batch_of([Record(0, 7, 1000, None, wide)])).weights) == 1, (
+        "no more than three are open"
+    )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.snapshot.views import json_columns
 from strandline.snapshot.views.evaluate import DTYPES
-from strandline.snapshot.views.json_records import BadRecord, RecordReader
+from strandline.snapshot.views.json_records import BadRecord, RecordReader, batch_of
 from strandline.snapshot.views.json_rows import _plain, records
 from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.zset import chosen, zset
@@ -133,7 +133,7 @@ GOOD: Final = b'{"a":7,"b":-7,"c":0.5,"d":"text","e":false}'
 
 def read(reader: RecordReader, values: list[bytes]) -> Any:
     try:
-        found = reader.rows([record(value, offset=at) for at, value in enumerate(values)])
+        found = reader.rows(batch_of([record(value, offset=at) for at, value in enumerate(values)]))
     except BadRecord as bad:
         return str(bad)
     return found.rows.rows(), found.weights.tolist(), reader.skipped
@@ -160,7 +160,7 @@ def test_plain_records_go_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows == [(7, -7, 0.5, "text", False, 0), (None, None, None, None, None, 1)]
     assert weights == [1, 1]
     keyed = RecordReader(source(("k", Type.STRING), *PLAIN, mode="upsert"), (0,))
-    found = keyed.rows([record(GOOD, b"one"), record(None, b'["two"]')])
+    found = keyed.rows(batch_of([record(GOOD, b"one"), record(None, b'["two"]')]))
     assert found.rows.rows() == [("one", 7, -7, 0.5, "text", False), ("two", None, None, None, None, None)]
     assert found.weights.tolist() == [1, -1]
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 import io
 import select
 import socket
+import ssl
 import struct
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple
 
 from kio.index import load_payload_module, load_response_schema
+from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
@@ -45,6 +48,7 @@ def _module(key: int, version: int) -> Any:
 
 
 PRODUCE: Final = Api(0, 9)
+FETCH: Final = Api(1, 12)
 METADATA: Final = Api(3, 9)
 OFFSET_FETCH: Final = Api(9, 7)
 FIND_COORDINATOR: Final = Api(10, 3)
@@ -56,6 +60,25 @@ END_TXN: Final = Api(26, 3)
 TXN_OFFSET_COMMIT: Final = Api(28, 3)
 DESCRIBE_TRANSACTIONS: Final = Api(65, 0)
 LIST_TRANSACTIONS: Final = Api(66, 0)
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.request_timed_out,
+        ErrorCode.replica_not_available,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.throttling_quota_exceeded,
+    }
+)
 
 
 class ConnectionLost(Exception):
@@ -65,10 +88,15 @@ class ConnectionLost(Exception):
 class Connection:
     """To one address; raises ConnectionLost."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, client_id: str = _CLIENT_ID) -> None:
         self.address = f"{host}:{port}"
+        self._client_id = client_id
         self._asked = 0
         self._expected: Any = None
+        self._coming = bytearray(_SIZE.size)
+        """What `received` has of an answer, or of its size, and room for the rest."""
+        self._here = 0
+        self._sized = False
         try:
             self._socket = socket.create_connection((host, port), CONNECT_SECONDS)
             self._socket.settimeout(ANSWER_SECONDS)
@@ -96,13 +124,14 @@ class Connection:
                 request_api_key=api.key,
                 request_api_version=api.version,
                 correlation_id=self._asked,
-                client_id=_CLIENT_ID,
+                client_id=self._client_id,
             ),
         )
         entity_writer(type(request))(buffer, request)
         self._expected = load_response_schema(api.key, api.version)
         body = buffer.getbuffer()
         try:
+            self._socket.settimeout(ANSWER_SECONDS)
             self._socket.sendall(_SIZE.pack(len(body)) + body)
         except OSError as error:
             raise self._lost(error) from error
@@ -113,10 +142,42 @@ class Connection:
 
     def receive(self) -> Any:
         """The answer to the request that was sent. Raises ConnectionLost."""
-        (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        return self._answer(self._exactly(self._size(self._exactly(_SIZE.size))))
+
+    def received(self) -> Any:
+        """The answer to the request that was sent, in place of `receive`; None while it is not all here.
+
+        It does not wait. Raises ConnectionLost.
+        """
+        self._socket.settimeout(0)
+        try:
+            while self._here < len(self._coming) or not self._sized:
+                if self._here < len(self._coming):
+                    count = self._socket.recv_into(memoryview(self._coming)[self._here :])
+                    if not count:
+                        raise self._lost("it has closed the connection")
+                    self._here += count
+                else:
+                    self._coming, self._here = bytearray(self._size(self._coming)), 0
+                    self._sized = True
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+        frame = bytes(self._coming)
+        self._coming, self._here, self._sized = bytearray(_SIZE.size), 0, False
+        return self._answer(frame)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def _size(self, packed: bytes | bytearray) -> int:
+        size: int = _SIZE.unpack(packed)[0]
         if not _SIZE.size <= size <= MOST_ANSWER_BYTES:
             raise self._lost(f"its answer has {size} bytes, of at most {MOST_ANSWER_BYTES}")
-        frame = self._exactly(size)
+        return size
+
+    def _answer(self, frame: bytes) -> Any:
         schema, self._expected = self._expected, None
         try:
             header, start = entity_reader(schema.__header_schema__)(frame, 0)
@@ -144,3 +205,11 @@ class Connection:
             self._socket.close()
         said = f"no answer for {ANSWER_SECONDS:.0f} s" if isinstance(reason, TimeoutError) else reason
         return ConnectionLost(f"{self.address}: {said}")
+
+
+def by_topic(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
+    """Partitions by their topics."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in places:
+        found.setdefault(topic, []).append(partition)
+    return found
