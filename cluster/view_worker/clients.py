@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.view_worker import limits, outputs
-from strandline.cluster.view_worker.inputs import Place
+from strandline.cluster.view_worker.fetched import Place
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.surroundings import Surroundings
 
