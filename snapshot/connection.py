@@ -94,7 +94,7 @@ class Connection:
         self._asked = 0
         self._expected: Any = None
         self._coming = bytearray(_SIZE.size)
-        """What `received` has of an answer, or of its size, and room for the rest."""
+        """The answer, or its size, as far as `received` has it, and room for the rest."""
         self._here = 0
         self._sized = False
         try:

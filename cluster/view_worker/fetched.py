@@ -1,4 +1,4 @@
-"""What a Fetch has given: the records of some partitions as Arrow batches, none of them aborted or undecided.
+"""The records of a Fetch answer as Arrow batches, none of them aborted or undecided.
 
 An answer is decoded at once, with no Python object for a record. Its list of aborted transactions has where
 each begins; it ends with its marker, which is among the batches (KIP-98).
@@ -29,7 +29,7 @@ Cut = dict[Place, int]
 
 READ_COMMITTED: Final = 1
 ISOLATION: Final = READ_COMMITTED
-"""How inputs are read: what is not decided yet may still be aborted."""
+"""Inputs are read so: what is not decided yet may still be aborted."""
 _PASSING: Final = RETRIABLE | {
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
@@ -69,7 +69,9 @@ class Fetcher(Protocol):
         """Read these partitions, from these offsets on."""
 
     def fetch(self, but: Collection[Place], seconds: float) -> Sequence[Fetched]:
-        """What has come; where nothing has, what comes within `seconds`. No more is asked of places in `but`.
+        """Give what has come; where nothing has, what comes within `seconds`.
+
+        No more is asked of places in `but`.
 
         Raises KafkaException, and InputGone for records that retention has deleted.
         """

@@ -38,7 +38,7 @@ PAUSE_SECONDS: Final = 0.05
 MOST_PAUSE_SECONDS: Final = 1.0
 """Between two looks for leaders, doubled up to this while some partition has none that answers."""
 CALM_SECONDS: Final = 5.0
-"""Without a look, after which the pauses begin anew."""
+"""Without a look, after which the pauses are short again."""
 MOST_LOOKS: Final = 4
 """At once: a node that stands still answers none, and another one is asked."""
 _LOOK_SECONDS: Final = 0.005
@@ -58,7 +58,7 @@ class _Leader:
         self._made = made
         self._connection: BrokerConnection | None = None
         self.asked: Cut = {}
-        """Where each partition is read from by the request under way."""
+        """The offset from which the request under way reads each partition."""
         self.not_before = 0.0
         """The node throttles its client until then."""
         self._until = 0.0
@@ -96,7 +96,7 @@ class _Leader:
         self.asked, self._until = asked, time.monotonic() + ANSWER_SECONDS
 
     def answer(self) -> tuple[Cut, Any] | None:
-        """What was asked and the answer, once it is here. Raises ConnectionLost."""
+        """Give the question and the answer, once it is here. Raises ConnectionLost."""
         connection = self.connection
         if connection is None or not self.asked:
             return None
@@ -254,7 +254,7 @@ class LeaderFetcher:
                 self._lost(address, lost)
 
     def _answered(self) -> list[Fetched]:
-        """What has come, of little more than ANSWER_BYTES."""
+        """Give what has come, of little more than ANSWER_BYTES."""
         found: list[Fetched] = []
         size = 0
         for address, node in [*self._nodes.items()]:
@@ -281,7 +281,7 @@ class LeaderFetcher:
             place = one.place
             if one.upto > self._next[place] or (one.end and self._ended.get(place) != one.upto):
                 found.append(one)
-                # Who has got something stands behind the others in the next request.
+                # A partition that has got something stands behind the others in the next request.
                 del self._next[place]
                 self._next[place] = one.upto
                 if one.end:

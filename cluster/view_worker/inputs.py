@@ -34,7 +34,7 @@ class Inputs:
         """None begins at the first record that is there, which `consumer` finds. Raises KafkaException."""
         self._fetcher = fetcher
         self._ahead: dict[Place, deque[Fetched]] = {}
-        """What waits, of partitions that are not read meanwhile."""
+        """Pieces that wait, of partitions that are not read meanwhile."""
         self._last: list[_Taken] = []
         self.full = False
         """Whether the last `take` ended because it had as much as it was to take."""
@@ -129,7 +129,7 @@ def _between(records: Any, position: int, bound: int) -> tuple[int, int]:
 
 
 def _fitting(records: Any, first: int, after: int, size: int) -> int:
-    """How many of some records it takes to have so many bytes; all of them where that is less."""
+    """Count the records that it takes to have so many bytes; all of them where that is less."""
     sizes = np.cumsum(_sizes(records.slice(first, after - first)))
     return after - first if not len(sizes) or sizes[-1] <= size else int(np.searchsorted(sizes, size)) + 1
 

@@ -16,7 +16,7 @@ RECORD_CHANGES: Final = Bound(1_000_000, 256 << 20)
 BATCH_OVERHEAD: Final = 128
 """More bytes than a batch of one record has beside the record's key and value."""
 BATCH_BYTES: Final = 1 << 20
-"""What a step writes goes out in few batches: while more wait than may be under way, librdkafka spins."""
+"""A step's records go out in few batches: while more wait than may be under way, librdkafka spins."""
 SHOWN_KEY_BYTES: Final = 100
 MOST_MESSAGE_BYTES: Final = 1_000_000_000
 """librdkafka's greatest value: topics' own bounds are looked at here."""
