@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kio.schema.errors import ErrorCode
 
 from strandline.cluster.view_worker import fetched, process
-from strandline.cluster.view_worker.fetched import Fetched
+from strandline.cluster.view_worker.fetched import Fetched, InputGone
 from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses, number_of
 from strandline.cluster.view_worker.store_thread import POLICY, BlockingStore
 from strandline.cluster.view_worker.surroundings import Surroundings
@@ -127,7 +127,7 @@ class Process:
             def arrive() -> None:
                 try:
                     answer.append(effect())
-                except (KafkaException, HoldLost, NodeRefuses) as error:
+                except (KafkaException, InputGone, HoldLost, NodeRefuses) as error:
                     answer.append(error)
                 self.cluster.record(f"{self!r}: {what}")
                 back = self.world.now + self._rng.uniform(0.001, 0.01) + self.cluster.answer_delay(self, what)
