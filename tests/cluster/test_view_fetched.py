@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.cluster.view_worker.fetched import Fetched, Part, decoded
@@ -75,6 +75,7 @@ ACTS = st.lists(
 )
 
 
+@example([("add", 1, 2), ("abort", 1, 1), ("add", 1, 2), ("commit", 1, 1)], 0, 0, Compression.NONE)
 @given(ACTS, st.integers(0, 40), st.integers(0, 50), st.sampled_from(Compression))
 def test_only_committed_records_are_read_from_an_offset_on(
     acts: list[tuple[str, int, int]], offset: int, cut: int, codec: Compression
