@@ -40,7 +40,7 @@ FOUND_WITH: Final[Mapping[str, tuple[int, ...]]] = {
     "lost-hold-passes": (3,),
     "any-pause": (4,),
     "unknown-is-refused": (5,),
-    "takes-anothers-cutover": (389,),
+    "takes-anothers-cutover": (749,),
     "state-forgets-a-value": (6,),
     "silent-last-round": (7,),
     "merge-anywhere": (8,),
