@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -101,23 +101,50 @@ def check(place: Place, code: ErrorCode) -> None:
         raise KafkaException(KafkaError(code.value, name))
 
 
-def decoded(parts: Sequence[Part]) -> list[Fetched]:
-    """Read the records of an answer; raises BadObject for bytes that are not what their batch says."""
+def decoded(parts: Sequence[Part], most: int) -> tuple[list[Fetched], list[Part]]:
+    """Read the records of an answer up to little more than `most` bytes of them, and what is left to be read.
+
+    What is compressed may have a thousand times the bytes of its batch. Raises BadObject for bytes that are
+    not what their batch says.
+    """
     slices: list[BatchSlice] = []
-    upto = []
-    for number, part in enumerate(parts):
-        upto.append(_wanted(part, number, slices))
+    upto = [_wanted(part, number, slices) for number, part in enumerate(parts)]
     found: list[list[Any]] = [[] for _ in parts]
-    for batch in Decoder(RECORDS).decode(slices):
+    given = _Given(slices)
+    for batch in Decoder(RECORDS).decode(given):
         numbers = batch.column(0).to_numpy()
         edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
         for first, after in pairwise(edges):
             number = int(numbers[first])
             found[number].append(_of_place(batch.slice(first, after - first), parts[number].place))
+        most -= batch.nbytes
+        if most <= 0 and given.last is not None:
+            break
+    left: list[Part] = []
+    if given.last is not None:
+        number = given.last.partition
+        upto[number] = max(parts[number].offset, given.last.base_offset)
+        left = [parts[number]._replace(offset=upto[number]), *parts[number + 1 :]]
+        parts, found = parts[: number + 1], found[: number + 1]
     return [
         Fetched(part.place, joined(batches), last, last >= part.stable)
-        for part, batches, last in zip(parts, found, upto, strict=True)
-    ]
+        for part, batches, last in zip(parts, found, upto, strict=False)
+    ], left
+
+
+class _Given:
+    """Gives batches to a decoder. It has `last` when it gives what was decoded before that one."""
+
+    def __init__(self, batches: Sequence[BatchSlice]) -> None:
+        self._batches = batches
+        self.last: BatchSlice | None = None
+        """None once all are given, and what comes has the last ones too."""
+
+    def __iter__(self) -> Iterator[BatchSlice]:
+        for batch in self._batches:
+            self.last = batch
+            yield batch
+        self.last = None
 
 
 def joined(batches: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from confluent_kafka import KafkaError, KafkaException
 from kio.schema.errors import ErrorCode
@@ -33,7 +34,9 @@ MAX_WAIT: Final = timedelta(milliseconds=100)
 PARTITION_BYTES: Final = 4 << 20
 """Of an answer: more than a step takes. A batch that is larger comes alone."""
 ANSWER_BYTES: Final = 8 << 20
-"""Of an answer. Two of a leader are here at most, one of them decoded."""
+"""Of an answer. Two of a leader are here at most."""
+DECODED_BYTES: Final = 16 << 20
+"""Of records, given at once: answers may be compressed, and what is left of them stays so."""
 PAUSE_SECONDS: Final = 0.05
 MOST_PAUSE_SECONDS: Final = 1.0
 """Between two looks for leaders, doubled up to this while some partition has none that answers."""
@@ -70,7 +73,7 @@ class _Leader:
             self._connection = self._made.result()
         return self._connection
 
-    def ask(self, connection: BrokerConnection, asked: Cut) -> None:
+    def ask(self, connection: BrokerConnection, asked: Cut, ids: Mapping[str, UUID]) -> None:
         """Send a request. Raises ConnectionLost."""
         types = FETCH.request
         topics = []
@@ -81,7 +84,7 @@ class _Leader:
                 )
                 for number in numbers
             ]
-            topics.append(types.FetchTopic(topic=topic, partitions=tuple(parts)))
+            topics.append(types.FetchTopic(topic_id=ids[topic], partitions=tuple(parts)))
         connection.send(
             FETCH,
             types.FetchRequest(
@@ -124,8 +127,10 @@ class _Leader:
 class LeaderFetcher:
     """Reads committed records from the partitions' leaders. Not for several threads."""
 
-    def __init__(self, way: Mapping[str, str], client_id: str) -> None:
-        """`way` is a node's address and the login there, by librdkafka's names."""
+    def __init__(self, way: Mapping[str, str], client_id: str, ids: Mapping[str, bytes]) -> None:
+        """`way` is a node's address and the login there, by librdkafka's names; `ids` are those of topics."""
+        self._ids = {topic: UUID(bytes=topic_id) for topic, topic_id in ids.items()}
+        self._names = {topic_id: topic for topic, topic_id in self._ids.items()}
         self._way = way
         self._client_id = client_id
         self._next: Cut = {}
@@ -134,6 +139,8 @@ class LeaderFetcher:
         self._leaders: dict[Place, Address] = {}
         self._bootstrap = self._known = {_address(one) for one in way["bootstrap.servers"].split(",")}
         self._nodes: dict[Address, _Leader] = {}
+        self._here: list[Part] = []
+        """Parts of answers that are not decoded yet."""
         self._pool = ThreadPoolExecutor(2 * MOST_LOOKS, "fetch")
         self._learning: list[Future[_Learnt]] = []
         self._learn_at = 0.0
@@ -147,7 +154,8 @@ class LeaderFetcher:
         while True:
             self._learn()
             self._ask(but)
-            if found := self._answered():
+            self._take_answers()
+            if found := self._decoded(but):
                 # The next answers come while these are worked.
                 self._ask(but)
                 return found
@@ -238,9 +246,10 @@ class LeaderFetcher:
     def _ask(self, but: Collection[Place]) -> None:
         """Ask each leader that has no request for what is wanted of it."""
         wanted: dict[Address, Cut] = {}
+        here = {one.place for one in self._here}
         for place, offset in self._next.items():
             leader = self._leaders.get(place)
-            if leader is not None and place not in but:
+            if leader is not None and place not in but and place not in here:
                 wanted.setdefault(leader, {})[place] = offset
         for address, asked in wanted.items():
             if address not in self._nodes:
@@ -249,33 +258,28 @@ class LeaderFetcher:
             try:
                 connection = node.connection
                 if connection is not None and not node.asked and time.monotonic() >= node.not_before:
-                    node.ask(connection, asked)
+                    node.ask(connection, asked, self._ids)
             except ConnectionLost as lost:
                 self._lost(address, lost)
 
-    def _answered(self) -> list[Fetched]:
-        """Give what has come, of little more than ANSWER_BYTES."""
-        found: list[Fetched] = []
-        size = 0
+    def _take_answers(self) -> None:
         for address, node in [*self._nodes.items()]:
-            if size >= ANSWER_BYTES:
-                break
             try:
                 answered = node.answer()
             except ConnectionLost as lost:
                 self._lost(address, lost)
                 continue
             if answered is not None:
-                parts = self._parts(*answered)
-                size += sum(len(part.data) for part in parts)
-                found += self._decoded(parts)
-        return found
+                self._here += self._parts(*answered)
 
-    def _decoded(self, parts: Sequence[Part]) -> list[Fetched]:
+    def _decoded(self, but: Collection[Place]) -> list[Fetched]:
+        """Read little more than DECODED_BYTES of what is here, of other places than those in `but`."""
+        parts = [one._replace(offset=self._next[one.place]) for one in self._here if one.place not in but]
         try:
-            every = decoded(parts)
+            every, left = decoded(parts, DECODED_BYTES)
         except BadObject as error:
             raise KafkaException(KafkaError(KafkaError._BAD_MSG, str(error))) from error
+        self._here = [*(one for one in self._here if one.place in but), *left]
         found = []
         for one in every:
             place = one.place
@@ -292,7 +296,7 @@ class LeaderFetcher:
         parts = []
         for topic in answer.responses:
             for one in topic.partitions:
-                place = topic.topic, one.partition_index
+                place = self._names[topic.topic_id], one.partition_index
                 if one.error_code is not ErrorCode.none:
                     fetched.check(place, one.error_code)
                     self._leaders.pop(place, None)

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from strandline.cluster.view_worker.fetched import Cut, Fetched, Fetcher, Place, joined
 
 REQUEST_SECONDS: Final = 20.0
+AHEAD_BYTES: Final = 32 << 20
+"""Of records that wait. Where a step has enough of them, no more come: each of many partitions has some."""
 
 
 class _Taken(NamedTuple):
@@ -65,6 +67,8 @@ class Inputs:
         for come in (False, True):
             if come:
                 # Asked also where enough is there: what comes next is on its way while this is worked.
+                if (most <= 0 or size <= 0) and self._waiting() >= AHEAD_BYTES:
+                    break
                 for piece in self._fetcher.fetch(self._ahead, 0.0 if taken else seconds):
                     self._ahead.setdefault(piece.place, deque()).append(piece)
             for place in [*self._ahead]:
@@ -73,6 +77,10 @@ class Inputs:
                     most, size = most - one.piece.records.num_rows, size - one.size
         self.full = most <= 0 or size <= 0
         return {topic: joined(batches) for topic, batches in taken.items()}
+
+    def _waiting(self) -> int:
+        """Count the bytes of what waits."""
+        return sum(piece.records.nbytes for ahead in self._ahead.values() for piece in ahead)
 
     def give_back(self) -> None:
         """Have the records of the last `take` be taken again: nothing of them was committed."""

@@ -23,8 +23,8 @@ class Surroundings:
 
     consumer: Callable[[dict[str, Any]], Consumer]
     """Makes a consumer with a client's settings."""
-    fetcher: Callable[[Mapping[str, str], str], Fetcher]
-    """Makes what reads the inputs, of a node's address with the login there and of a client's name."""
+    fetcher: Callable[[Mapping[str, str], str, Mapping[str, bytes]], Fetcher]
+    """Makes what reads the inputs, of a node's address with the login, a client's name and topics' ids."""
     producer: Callable[[dict[str, Any]], Producer]
     store: Callable[[StorePlace], BlockingStore]
     merging: Callable[[], Executor | None]

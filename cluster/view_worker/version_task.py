@@ -177,7 +177,8 @@ class VersionTask:
         if self.live:
             self._release_filling()
         begin = {place: stored.get(place) for place in places}
-        self.inputs = Inputs(self._consumer, self.around.fetcher(self._way, self._group), begin)
+        fetcher = self.around.fetcher(self._way, self._group, dict(self.version.inputs))
+        self.inputs = Inputs(self._consumer, fetcher, begin)
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
         self._state_cut = dict(stored)

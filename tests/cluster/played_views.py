@@ -125,7 +125,7 @@ class PlayedCluster:
     def _around(self) -> Surroundings:
         return Surroundings(
             cast(Any, partial(PlayedConsumer, self)),
-            lambda _, __: PlayedFetcher(self),
+            lambda _, __, ___: PlayedFetcher(self),
             cast(Any, partial(PlayedProducer, self)),
             self._store,
             lambda: None,

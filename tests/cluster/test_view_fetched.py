@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strandline.cluster.view_worker.fetched import Fetched, Part, decoded
+from strandline.cluster.view_worker import fetched
+from strandline.cluster.view_worker.fetched import Fetched, Part
 from strandline.node.kafka.wire.control_batch import control_batch
 from strandline.snapshot.compression import Compression
 from strandline.snapshot.level_zero_format import BadObject
@@ -18,6 +20,12 @@ from tests.kafka.wire import batches
 PLACE = ("t", 3)
 TRANSACTIONAL = 0x10
 TIME = 1_700_000_000_000
+
+
+def decoded(parts: Sequence[Part]) -> list[Fetched]:
+    found, left = fetched.decoded(parts, 1 << 40)
+    assert not left
+    return found
 
 
 def batch(base: int, count: int, producer: int = -1, codec: Compression = Compression.NONE) -> bytes:
@@ -128,3 +136,44 @@ def test_bytes_that_are_not_what_a_batch_says_are_not_read(at: int) -> None:
     spoilt[-1] ^= 1
     with pytest.raises(BadObject):
         decoded([Part(PLACE, 0, batch(0, 2, 7) + bytes(spoilt), [(0, 7)], 3)])
+
+
+def zeros(base: int, count: int, size: int, producer: int = -1) -> bytes:
+    """A batch that is a thousand times larger once it is read."""
+    records = [batches.Record(bytes(size), TIME) for _ in range(count)]
+    return batches.build(
+        records,
+        base_offset=base,
+        attributes=TRANSACTIONAL if producer >= 0 else 0,
+        producer=(producer, 0, 0),
+        compression=Compression.ZSTD,
+    )
+
+
+def test_compressed_records_are_read_little_by_little() -> None:
+    first = b"".join(zeros(base, 10, 100_000) for base in range(0, 100, 10))
+    second = zeros(0, 10, 100_000, 7) + zeros(10, 10, 100_000, 8) + marker(20, 7, commit=False)
+    second += zeros(21, 10, 100_000, 7) + zeros(31, 1, 10)
+    left = [
+        Part(("t", 0), 5, first, [], 100),
+        Part(("t", 1), 12, second, [(0, 7)], 40),
+        Part(("t", 2), 3, b"", [], 3),
+    ]
+    offsets: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    upto = {0: 5, 1: 12, 2: 3}
+    ends, rounds = [], 0
+    while left:
+        rounds += 1
+        found, left = fetched.decoded(left, 2_000_000)
+        assert sum(one.records.nbytes for one in found) < 6_000_000
+        for one in found:
+            number = one.place[1]
+            new = [record.offset for record in records_of(one.records)]
+            assert all(upto[number] <= offset < one.upto for offset in new)
+            offsets[number] += new
+            assert one.upto >= upto[number]
+            upto[number] = one.upto
+            ends += [number] if one.end else []
+    assert rounds > 2
+    assert offsets == {0: [*range(5, 100)], 1: [*range(12, 20), *range(21, 32)], 2: []}
+    assert (upto, ends) == ({0: 100, 1: 32, 2: 3}, [0, 2])

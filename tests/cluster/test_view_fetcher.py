@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from types import SimpleNamespace as Entity
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaException
@@ -23,6 +24,7 @@ from tests.kafka.wire.batches import Record, build
 
 LONG_SECONDS = 20.0
 PLACES = [("t", 0), ("t", 1)]
+ID = UUID(int=7)
 
 
 class Nodes:
@@ -35,6 +37,7 @@ class Nodes:
         self.logs: dict[Place, list[bytes]] = {place: [] for place in PLACES}
         self.down: set[int] = set()
         self.code = ErrorCode.none
+        self.topic_id = ID
         self.throttle = timedelta(0)
         self.asked: list[tuple[int, dict[Place, int]]] = []
         self.open = 0
@@ -55,14 +58,14 @@ class Nodes:
             return Entity(brokers=brokers, topics=[Entity(name="t", partitions=partitions)])
         assert (request.min_bytes, request.isolation_level) == (1, 1)
         asked = {
-            (topic.topic, one.partition): one.fetch_offset
-            for topic in request.topics
-            for one in topic.partitions
+            ("t", one.partition): one.fetch_offset for topic in request.topics for one in topic.partitions
         }
         self.asked.append((node, asked))
         parts = []
         for place, offset in asked.items():
             code = self.code if self.leaders[place] == node else ErrorCode.not_leader_or_follower
+            if request.topics[0].topic_id != self.topic_id:
+                code = ErrorCode.unknown_topic_id
             data = b"".join(
                 build([Record(value)], base_offset=offset + at)
                 for at, value in enumerate(self.logs[place][offset:])
@@ -75,7 +78,7 @@ class Nodes:
         return Entity(
             error_code=ErrorCode.none,
             throttle_time=self.throttle,
-            responses=[Entity(topic="t", partitions=parts)],
+            responses=[Entity(topic_id=request.topics[0].topic_id, partitions=parts)],
         )
 
 
@@ -100,7 +103,7 @@ class Line:
 
     def received(self) -> Any:
         if self._nodes.patient and not any(
-            len(self._nodes.logs[topic.topic, one.partition]) > one.fetch_offset
+            len(self._nodes.logs["t", one.partition]) > one.fetch_offset
             for topic in self._request.topics
             for one in topic.partitions
         ):
@@ -132,7 +135,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
 
 @pytest.fixture
 def reader(nodes: Nodes) -> Iterator[LeaderFetcher]:
-    made = LeaderFetcher({"bootstrap.servers": "h:1,h:2,h:3"}, "me")
+    made = LeaderFetcher({"bootstrap.servers": "h:1,h:2,h:3"}, "me", {"t": ID.bytes})
     made.begin(dict.fromkeys(PLACES, 0))
     yield made
     made.close()
@@ -239,3 +242,30 @@ def test_a_record_that_comes_alone_is_given_at_once(nodes: Nodes, reader: Leader
     assert values([*reader.fetch((), LONG_SECONDS)], 0) == [b"one"]
     assert time.monotonic() - began < LONG_SECONDS / 2
     timer.join()
+
+
+def test_a_topic_made_anew_under_the_name_is_not_read(nodes: Nodes, reader: LeaderFetcher) -> None:
+    nodes.logs["t", 0] += [b"a"]
+    read_until(reader, lambda found: {one.place for one in found if one.end} == {*PLACES})
+    nodes.topic_id = UUID(int=8)
+    nodes.logs["t", 0] += [b"of another topic"]
+    nodes.asked.clear()
+    assert [*reader.fetch((), 0.3)] == []
+    assert nodes.asked
+
+
+def test_of_what_is_large_once_it_is_read_little_is_given_and_the_rest_as_it_is_wanted(
+    nodes: Nodes, reader: LeaderFetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetcher, "DECODED_BYTES", 1000)
+    monkeypatch.setattr("strandline.snapshot.decode.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("strandline.snapshot.decode.JOIN_BELOW", 1000)
+    nodes.logs["t", 0] += [b"%d" % number * 600 for number in range(9)]
+    first = read_until(reader, lambda found: bool(values(found, 0)))
+    assert len(values(first, 0)) < 4
+    nodes.asked.clear()
+    for _ in range(5):
+        assert values([*reader.fetch([("t", 0)], 0.02)], 0) == []
+    found = first + read_until(reader, lambda found: any(one.end for one in found if one.place == ("t", 0)))
+    assert values(found, 0) == nodes.logs["t", 0]
+    assert {asked[place] for _, asked in nodes.asked for place in asked if place == ("t", 0)} <= {9}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
+import pytest
 from confluent_kafka import Consumer, TopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.cluster.view_worker import inputs as inputs_module
 from strandline.cluster.view_worker.fetched import NOTHING, Fetched, Place
 from strandline.cluster.view_worker.inputs import Inputs
 from strandline.snapshot.views.json_records import Record, batch_of, records_of
@@ -128,6 +130,36 @@ def test_a_partition_that_is_above_its_bound_is_read_no_further() -> None:
         inputs.take(4, SIZE, 0, {PLACE: 2})
     assert player.next[PLACE] == 4
     assert inputs.position == {PLACE: 2}
+
+
+def test_no_more_comes_while_a_step_has_enough_and_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_module, "AHEAD_BYTES", 3000)
+    logs = {number: [*range(20)] for number in range(100)}
+    player = Player(logs, dict.fromkeys(logs, 20), [20] * 100)
+    asked: list[int] = []
+    fetch = player.fetch
+
+    def two(but: Collection[Place], seconds: float) -> list[Fetched]:
+        asked.append(len(but))
+        wanted = sorted(player.next.keys() - {*but} - player.ended)[:2]
+        return fetch(player.next.keys() - {*wanted}, seconds)
+
+    player.fetch = two  # type: ignore[method-assign]
+    inputs = inputs_of(player, **{f"p{number}": None for number in logs})
+    taken = 0
+    for _ in range(1000):
+        taken += len(offsets_of(inputs.take(10, SIZE, 0)))
+    assert taken == 2000
+    assert max(asked) < 12
+
+
+def test_what_waits_beyond_its_bound_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs_module, "AHEAD_BYTES", 1)
+    player = Player({0: [*range(20)], 1: [*range(20)]}, {0: 20, 1: 20}, [4] * 50)
+    inputs = inputs_of(player, p0=None, p1=None)
+    for _ in range(20):
+        inputs.take(4, SIZE, 0, {PLACE: 2, OTHER: 15})
+    assert inputs.position == {PLACE: 2, OTHER: 15}
 
 
 def test_a_bound_below_the_position_takes_nothing_back() -> None:

@@ -71,7 +71,7 @@ class Process:
     def _run(self) -> None:
         around = Surroundings(
             lambda config: cast(Consumer, SimConsumer(self, config)),
-            lambda _, __: SimFetcher(self),
+            lambda _, __, ___: SimFetcher(self),
             lambda config: cast(Producer, SimProducer(self, config)),
             lambda _: cast(BlockingStore, SimBlockingStore(self)),
             self.cluster.merging,
