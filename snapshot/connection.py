@@ -49,7 +49,7 @@ def _module(key: int, version: int) -> Any:
 
 PRODUCE: Final = Api(0, 9)
 FETCH: Final = Api(1, 13)
-"""Topics have their ids from version 13 on: one that is made anew under the name is another one (KIP-516)."""
+"""Topics have their ids from version 13 on: one that is made again under the name is another (KIP-516)."""
 METADATA: Final = Api(3, 9)
 OFFSET_FETCH: Final = Api(9, 7)
 FIND_COORDINATOR: Final = Api(10, 3)
