@@ -19,6 +19,7 @@ from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.rank import Rank
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
+from strandline.statemachine.controller.restored_controller import earlier_terms
 from strandline.statemachine.internal_topics import coordinator_kind
 from strandline.statemachine.partition.partition import PartitionStateMachine
 
@@ -61,6 +62,7 @@ class HostedReplicas:
                 () if place.joins else place.replicas,
                 first_leader=place.replicas[0],
                 rank=Rank.PARTITION if kind is None else Rank.COORDINATOR,
+                earlier_terms=earlier_terms(place.group),
             )
         except BaseException:
             self._coordinators.remove(place.group)

@@ -226,13 +226,15 @@ class RaftHost(GroupServices):
         voters: tuple[int, ...] = (),
         first_leader: int | None = None,
         rank: Rank = Rank.PARTITION,
+        earlier_terms: int = 0,
     ) -> RaftGroup:
         """Take part in a group, with its stored state if there is any.
 
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
         existing group gives none and learns the members from the leader. `first_leader`, one of the voters
         and the same on all nodes, leads a group that never had a leader without waiting for a time-out.
-        `rank` orders the groups' work and elections on a node that is overloaded.
+        `rank` orders the groups' work and elections on a node that is overloaded. This node is elected in terms
+        above `earlier_terms` only: another group of the same name to the outside may have used those.
         Blocking: it reads the snapshot. Raises ValueError for a group that exists on this node already.
         """
         if group_id in self.groups:
@@ -245,7 +247,9 @@ class RaftHost(GroupServices):
             partial(self.record, group_id),
             self.config.max_append_bytes,
         )
-        group = self.group_class(self, group_id, machine, stored.journal, stored.base, first_leader, rank)
+        group = self.group_class(
+            self, group_id, machine, stored.journal, stored.base, first_leader, rank, earlier_terms
+        )
         group.configuration_log.note(stored.memberships)
         if stored.document is not None:
             group.taking.remember(stored.document)

@@ -17,6 +17,7 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.controller import controller_snapshot, restored_controller
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.restored_controller import TERMS, earlier_terms
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import (
     GROUPS_KIND,
@@ -29,11 +30,8 @@ from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.transactions.restored_transactions import resumed
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
-TERMS: Final = 1 << 18
-"""Terms for each step: 3 elections a second for a day. A group has fewer, as each waits for a timeout of
-0.4 s or more. 8,191 steps fit into MAX_TERM."""
 MAX_TERM: Final = (1 << 31) - 1
-"""A term is the leader epoch that clients are told, an int32 in Kafka's protocol."""
+"""A term is the leader epoch that clients are told, an int32 in Kafka's protocol. 8,191 steps of TERMS fit."""
 INDEXES: Final = 1 << 40
 """Log indexes for each step: 12 million entries a second for a day."""
 DAY_MS: Final = 86_400_000
@@ -72,7 +70,9 @@ def next_lineage(stored: StoredPoint, now_ms: int) -> int:
 
 def check_terms(stored: StoredPoint, steps: int) -> None:
     """Raise CannotRestore unless all terms, `steps` on, leave the restored cluster those of one step."""
-    highest = max((document.term for document in stored.documents.values()), default=0)
+    # No group has more of earlier terms than the newest one.
+    highest = earlier_terms(stored.controller.next_group)
+    highest = max([highest, *(document.term for document in stored.documents.values())])
     if highest + (steps + 1) * TERMS > MAX_TERM:
         raise CannotRestore(
             f"terms go up to {highest} at the point, and would go on from {highest + steps * TERMS}: clients"
@@ -130,9 +130,8 @@ def _moved(stored: StoredPoint, group: int, kind: str, far: int) -> SnapshotDocu
             f"the state of group {group} is that of a {document.kind}, and the group's is a {kind}",
             "name another point with --point",
         )
-    return replace(
-        document, index=document.index + far * INDEXES, term=document.term + far * TERMS, folders=()
-    )
+    term = max(document.term, earlier_terms(group)) + far * TERMS
+    return replace(document, index=document.index + far * INDEXES, term=term, folders=())
 
 
 def _empty(kind: str, creation_epoch: int) -> StateMachine:

@@ -16,6 +16,9 @@ EPOCHS: Final = 1 << 30
 """Cluster epochs for each step: one a second for 34 years."""
 GROUPS: Final = 100_000
 """Raft groups for each step: partitions that were created after the point and are not in it."""
+TERMS: Final = 1 << 18
+"""Terms for each step: 3 elections a second for a day. A group has fewer, as each waits for a timeout of
+0.4 s or more."""
 PRODUCER_IDS: Final = 1 << 40
 """Producer ids for each step: a million a second for 12 days."""
 
@@ -23,6 +26,16 @@ PRODUCER_IDS: Final = 1 << 40
 def first_producer_id(state: ControllerState, steps: int) -> int:
     """The lowest producer id that the cluster before cannot have used."""
     return state.next_producer_id + steps * PRODUCER_IDS
+
+
+def earlier_terms(group: int) -> int:
+    """The term up to which a partition may have been led in the cluster before, for its new group.
+
+    A partition that was added after the point is lost, and may be added again: the same one to its clients, and
+    by the names of its objects. Ids of groups and terms move on by as many steps, so the id of a group tells
+    the least steps of its cluster. 0 in a cluster that was never restored and made fewer groups than a step.
+    """
+    return group // GROUPS * TERMS
 
 
 def move_on(

@@ -18,6 +18,7 @@ from strandline.node.restore.restored_states import (
     MAX_TERM,
     TERMS,
     RestoredCluster,
+    check_terms,
     next_lineage,
     restored_documents,
 )
@@ -32,6 +33,7 @@ from strandline.snapshot.restore_point import (
 )
 from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import load
+from strandline.statemachine.controller.restored_controller import earlier_terms
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import Append
@@ -166,6 +168,7 @@ def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tu
         stored = Stored(made)
         points, now = [stored.number], stored.read().point.taken_ms
         used = [_numbers({one.group: one for one in stored.read().documents.values()})]
+        added = [0]
         for choice, days in chain:
             now += days * DAY_MS
             found = stored.read(points[choice % len(points)])
@@ -175,11 +178,38 @@ def test_restores_of_any_chain_of_points_have_no_number_in_common(chain: list[tu
             documents = {one.group: one for one in restored_documents(found, cluster)}
             stored.do(partial(take_over, stored=found, made=cluster))
             used.append(_numbers(documents))
+            added.append(earlier_terms(load(documents[0].state).next_group))
             points.append(stored.take_again(found.point, cluster, documents, now))
         for earlier, later in pairwise(used):
             for group, numbers in earlier.items():
                 for before, after, distance in zip(numbers, later[group], DISTANCES, strict=True):
                     assert after >= before + distance
+        for before, after in pairwise(added):
+            assert after >= before + TERMS, "a partition that is added again has a leader epoch twice"
+
+
+def test_a_group_goes_on_above_the_terms_of_lives_before_also_where_it_was_never_led_above_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A group may be in the point without a leader, or with one of a release that began at term 1."""
+    monkeypatch.setattr(restored_controller, "GROUPS", 2)
+    with world() as made:
+        stored = Stored(made)
+        found = stored.read()
+        assert max(one.term for one in found.documents.values()) < TERMS
+        cluster = RestoredCluster("again", {1: 11, 2: 12, 3: 13}, steps=3, lineage=4)
+        terms = {one.group: one.term for one in restored_documents(found, cluster)}
+        assert [terms[group] // TERMS for group in range(6)] == [3, 3, 4, 4, 5, 5]
+
+
+def test_terms_of_groups_to_come_are_counted_before_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restored_controller, "GROUPS", 1)
+    with world() as made:
+        found = Stored(made).read()
+        steps = MAX_TERM // TERMS - 1 - found.controller.next_group
+        check_terms(found, steps)
+        with pytest.raises(CannotRestore, match=f"clients know leader epochs up to {MAX_TERM}"):
+            check_terms(found, steps + 1)
 
 
 def test_terms_beyond_the_leader_epochs_of_clients_are_refused_before_anything_is_recorded() -> None:

@@ -75,7 +75,7 @@ class Election(Part):
         self.host.set_active(state, True)
         cause = Cause.HANDED if transfer else Cause.SILENCE if state.term else Cause.FIRST
         self.host.campaigns.counts[state.rank, cause] += 1
-        state.set_term(state.term + 1, self.host.node_id)
+        state.set_term(max(state.term, state.earlier_terms) + 1, self.host.node_id)
         term, last, last_term = state.term, self.journal.last, self.journal.last_term
         for peer in state.other_voters():
             self.host.send_when_synced(

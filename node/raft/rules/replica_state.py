@@ -41,6 +41,7 @@ class ReplicaState(SeamedSyncObj):
         configuration: Configuration,
         first_leader: int | None = None,
         rank: Rank = Rank.PARTITION,
+        earlier_terms: int = 0,
     ) -> None:
         self.host = host
         self.rank = rank
@@ -60,6 +61,8 @@ class ReplicaState(SeamedSyncObj):
         """Those in the log, the snapshot's first; kept by ConfigurationLog."""
         self.first_leader = first_leader
         """Node that is to lead a group that never had a leader; every member names the same, or none."""
+        self.earlier_terms = earlier_terms
+        """Terms up to this one are not this group's: this node is elected in higher ones only."""
 
         # A leader's.
         self.progress: dict[int, Progress] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import permutations
 
 import pytest
@@ -21,9 +22,20 @@ STEP = 0.0002
 """Between two looks; less than a sync."""
 
 
-def create(cluster: SmallCluster, node: int, first_leader: int, *, group: int = NEW) -> None:
+def create(
+    cluster: SmallCluster, node: int, first_leader: int, *, group: int = NEW, earlier_terms: int = 0
+) -> None:
     host = cluster.hosts[node]
-    cluster.world.nodes[node].call(host.create_group, group, RegisterMap(), cluster.voters, first_leader)
+    cluster.world.nodes[node].call(
+        partial(
+            host.create_group,
+            group,
+            RegisterMap(),
+            cluster.voters,
+            first_leader,
+            earlier_terms=earlier_terms,
+        )
+    )
 
 
 def leaders(cluster: SmallCluster) -> list[int]:
@@ -58,6 +70,31 @@ def test_it_leads_as_soon_as_a_majority_has_the_group(order: tuple[int, ...]) ->
         cluster.run(1)
         assert leaders(cluster) == [first]
         assert cluster.group(first, NEW).term == 1
+
+
+def test_its_terms_are_above_those_of_another_life_also_where_one_node_does_not_know_them() -> None:
+    with SmallCluster() as cluster:
+        cluster.serve()
+        for node in cluster.voters:
+            create(cluster, node, 1, earlier_terms=0 if node == 2 else 1000)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [1], timeout=1)
+        assert cluster.group(1, NEW).term == 1001
+        assert cluster.group(1, NEW).transfer(2)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [2], timeout=1)
+        assert cluster.group(2, NEW).term == 1002
+
+
+def test_terms_that_a_node_began_too_low_are_left_at_the_next_election() -> None:
+    """As of a node whose release did not know the terms of another life."""
+    with SmallCluster() as cluster:
+        cluster.serve()
+        for node in cluster.voters:
+            create(cluster, node, 1, earlier_terms=0 if node == 1 else 1000)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [1], timeout=1)
+        assert cluster.group(1, NEW).term == 1
+        assert cluster.group(1, NEW).transfer(3)
+        assert cluster.world.run_until(lambda: leaders(cluster) == [3], timeout=1)
+        assert cluster.group(3, NEW).term == 1001
 
 
 @pytest.mark.parametrize("order", list(permutations((1, 2, 3))))

@@ -123,8 +123,9 @@ class WatchedHost(RaftHost):
         voters: tuple[int, ...] = (),
         first_leader: int | None = None,
         rank: Rank = Rank.PARTITION,
+        earlier_terms: int = 0,
     ) -> RaftGroup:
-        group = super().create_group(group_id, machine, voters, first_leader, rank)
+        group = super().create_group(group_id, machine, voters, first_leader, rank, earlier_terms)
         self.ledger.opened(group, self.node_id, self.boot)
         return group
 

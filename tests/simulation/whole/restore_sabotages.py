@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 from unittest.mock import patch
 
+from strandline.node.broker import hosted_replicas
 from strandline.node.controller import folder_keeper
 from strandline.node.level_one.sweeper import Sweeping
 from strandline.node.objectstore import storage_owner
@@ -52,6 +53,11 @@ RESTORES: Final = (
         "restored-terms-again",
         "a restored group goes on in its point's term",
         lambda: (patch.object(restored_states, "TERMS", 0),),
+    ),
+    Sabotage(
+        "added-terms-again",
+        "a partition that is added again after a restore begins at term 1",
+        lambda: (patch.object(hosted_replicas, "earlier_terms", lambda group: 0),),
     ),
     Sabotage(
         "restored-epochs-again",
