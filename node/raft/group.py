@@ -91,9 +91,7 @@ class RaftGroup(ReplicaState):
         rank: Rank = Rank.PARTITION,
         earlier_terms: int = 0,
     ) -> None:
-        super().__init__(
-            host, group_id, machine, journal, configuration, first_leader, rank, earlier_terms
-        )
+        super().__init__(host, group_id, machine, journal, configuration, first_leader, rank, earlier_terms)
         store = host.snapshots
         # From the bottom up: each part is given those it calls.
         self.configuration_log = self.configuration_log_class(self)

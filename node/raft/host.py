@@ -233,8 +233,8 @@ class RaftHost(GroupServices):
         `voters` bootstraps a group that no node has yet, the same on all of them; a node that joins an
         existing group gives none and learns the members from the leader. `first_leader`, one of the voters
         and the same on all nodes, leads a group that never had a leader without waiting for a time-out.
-        `rank` orders the groups' work and elections on a node that is overloaded. This node is elected in terms
-        above `earlier_terms` only: another group of the same name to the outside may have used those.
+        `rank` orders the groups' work and elections on a node that is overloaded. This node is elected in
+        terms above `earlier_terms` only: a group of the same partition may have used those before.
         Blocking: it reads the snapshot. Raises ValueError for a group that exists on this node already.
         """
         if group_id in self.groups:

@@ -31,7 +31,7 @@ from strandline.statemachine.transactions.restored_transactions import resumed
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
 MAX_TERM: Final = (1 << 31) - 1
-"""A term is the leader epoch that clients are told, an int32 in Kafka's protocol. 8,191 steps of TERMS fit."""
+"""A term is the leader epoch that clients are told, an int32 in Kafka's protocol. 8,191 steps fit."""
 INDEXES: Final = 1 << 40
 """Log indexes for each step: 12 million entries a second for a day."""
 DAY_MS: Final = 86_400_000

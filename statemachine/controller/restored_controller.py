@@ -31,9 +31,9 @@ def first_producer_id(state: ControllerState, steps: int) -> int:
 def earlier_terms(group: int) -> int:
     """The term up to which a partition may have been led in the cluster before, for its new group.
 
-    A partition that was added after the point is lost, and may be added again: the same one to its clients, and
-    by the names of its objects. Ids of groups and terms move on by as many steps, so the id of a group tells
-    the least steps of its cluster. 0 in a cluster that was never restored and made fewer groups than a step.
+    A partition that was added after the point is lost, and may be added again: the same one to its clients,
+    and by the names of its objects. Ids of groups and terms move on by as many steps, so a group's id tells
+    how far its terms have to. 0 in a cluster that was never restored and made fewer groups than a step.
     """
     return group // GROUPS * TERMS
 

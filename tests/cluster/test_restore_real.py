@@ -32,7 +32,7 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import RESTORING
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.restore import take_over
-from strandline.node.restore.restored_states import TERMS
+from strandline.statemachine.controller.restored_controller import TERMS
 from tests.cluster.command import Done, as_json, strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
 

@@ -16,7 +16,6 @@ from strandline.node.restore.restored_states import (
     DAY_MS,
     INDEXES,
     MAX_TERM,
-    TERMS,
     RestoredCluster,
     check_terms,
     next_lineage,
@@ -33,7 +32,7 @@ from strandline.snapshot.restore_point import (
 )
 from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import load
-from strandline.statemachine.controller.restored_controller import earlier_terms
+from strandline.statemachine.controller.restored_controller import TERMS, earlier_terms
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import Append

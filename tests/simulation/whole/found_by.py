@@ -78,7 +78,7 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "removed-comes-back": ("members",),
     "old-incarnation-let-in": ("nodes of before",),
     "restored-terms-again": ("restore",),
-    "added-terms-again": ("level zero drains, nothing is left over",),
+    "added-terms-again": ("restore",),
     "restored-epochs-again": ("restore",),
     "restored-ids-too-low": ("restore",),
     "point-objects-collected": ("restore",),

@@ -23,7 +23,7 @@ from strandline.node.restore.take_over import record_attempt, take_over
 from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_snapshot import load
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, PartitionPlace
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -57,6 +57,8 @@ class _Used:
     """Numbers that the cluster before can have used."""
 
     terms: dict[int, int] = field(default_factory=dict)
+    places: dict[int, PartitionPlace] = field(default_factory=dict)
+    """By group, those of partitions."""
     indexes: dict[int, int] = field(default_factory=dict)
     epoch: int = 0
     next_producer_id: int = 0
@@ -70,6 +72,7 @@ class _Used:
         for group, hosted in broker.host.groups.items():
             self.terms[group] = max(self.terms.get(group, 0), hosted.term)
             self.indexes[group] = max(self.indexes.get(group, 0), hosted.journal.last)
+        self.places.update(state.places)
         self.epoch = max(self.epoch, broker.epoch.current(), state.cluster_epoch)
         self.next_producer_id = max(self.next_producer_id, state.next_producer_id)
         self.next_group = max(self.next_group, state.next_group)
@@ -193,6 +196,22 @@ class Regrowth:
             OfBefore(self._cluster, self._left, self._rng).come_back(self._counts)
 
     # Judgement.
+
+    def judge_added(self) -> None:
+        """A partition that was lost, and added again since, is led in terms above those of before."""
+        before: dict[PartitionPlace, int] = {}
+        for group, place in self._used.places.items():
+            before[place] = max(before.get(place, 0), self._used.terms.get(group, 0))
+        added: dict[int, PartitionPlace] = {}
+        for broker in self._cluster.brokers.values():
+            places = load(broker.controller.machine.snapshot()).places
+            added.update((group, place) for group, place in places.items() if group >= self._used.next_group)
+        for (group, term), node in self._ledger.leaders.items():
+            used = before.get(added[group], 0) if group in added else 0
+            if used:
+                self._counts["added again"] += 1
+            if term <= used:
+                self._broken(f"node {node} leads {added[group]} again in term {term}; {used} was used before")
 
     def _judge(
         self, stored: StoredPoint, made: RestoredCluster, documents: list[SnapshotDocument]

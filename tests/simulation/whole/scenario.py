@@ -257,6 +257,7 @@ class Scenario:
         self.faults.counts = faults.counts
         self.faults.start()
         self.world.run(self.world.now + AFTER_RESTORE_SECONDS)
+        regrowth.judge_added()
 
     def _recover(self) -> None:
         assert self.operator is not None
