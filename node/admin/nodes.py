@@ -18,11 +18,11 @@ from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
     RaiseFeatureLevel,
     RemoveNode,
-    ReplaceNode,
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.drain_plan import Staying
+from strandline.statemachine.controller.node_folders import replacing
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
@@ -120,7 +120,9 @@ class NodesApi:
                 f"data folder {folder} was node {node}'s until another took its place, and lacks what node"
                 f" {node} promised since: start node {node} with that other folder, or with an empty one",
             )
-        result = await source.controller.submit(ReplaceNode(node, int(folder, 16)), SUBMIT_SECONDS)
+        machine = source.controller.machine
+        command = replacing(machine.folders, machine.feature_level, node, int(folder, 16))
+        result = await source.controller.submit(command, SUBMIT_SECONDS)
         if isinstance(result, Unavailable):
             return refusal(503, result.reason)
         if isinstance(result, Refused):

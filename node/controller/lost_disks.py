@@ -16,7 +16,7 @@ from strandline.node.controller.client import ControllerClient
 from strandline.node.controller.folder_keeper import FolderKeeper
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.raft.host import RaftHost
-from strandline.statemachine.controller.controller_commands import ReplaceNode
+from strandline.statemachine.controller.node_folders import replacing
 from strandline.statemachine.kafka_errors import Refused
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,9 @@ class LostDisks(PeriodicPart):
                 return
 
     async def _replace(self, node: int, folder: int) -> None:
-        result = await self._controller.submit(ReplaceNode(node, folder), SUBMIT_SECONDS)
+        machine = self._controller.machine
+        command = replacing(machine.folders, machine.feature_level, node, folder)
+        result = await self._controller.submit(command, SUBMIT_SECONDS)
         if isinstance(result, Refused):
             if self._told.get(node) != result.message:
                 log.error("node %d comes with an empty folder and cannot join: %s", node, result.message)

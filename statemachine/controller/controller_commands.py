@@ -150,11 +150,14 @@ class SetDraining:
 class ReplaceNode:
     """Let another data folder take a dead node's place. Result: how many groups must leave it out first.
 
-    The operator's word that the folder before is gone or of no use. Repeating it is safe.
+    The operator's word that the folder before is gone or of no use. Repeating it is safe. One that comes late
+    changes nothing: `node_folders.replacing` makes it, with the generation that the folder is to have.
     """
 
     node: int
     folder: int
+    generation: int = 0
+    """0: it is not said, as below feature level 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -835,7 +838,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
         ),
     ),
     ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
-    ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive)),
+    ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive, _count)),
     ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node,)),
     ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _count, _groups)),
     ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
@@ -887,6 +890,7 @@ _LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
     ControllerOpcode.BOOTSTRAP: (1,),
     ControllerOpcode.REGISTER_NODE: ((), ""),
     ControllerOpcode.ALTER_CLIENT_QUOTAS: (None,),
+    ControllerOpcode.REPLACE_NODE: (0,),
 }
 """Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
 last fields that have these, so those releases can read it."""

@@ -19,6 +19,7 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     RegisterNode,
     RemoveNode,
+    ReplaceNode,
     SetBalancing,
     SetDraining,
     StopViews,
@@ -38,7 +39,8 @@ GROWTH: Final = 5
 BALANCING: Final = 6
 """Replicas that move by themselves until the nodes are even."""
 TARGETS: Final = 7
-"""A topic whose first partition moves has the replication factor of that move's target."""
+"""A topic whose first partition moves has the replication factor of that move's target. A replacement names
+the generation of the new data folder."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
@@ -46,7 +48,8 @@ BRINGS: Final = {
     ADDRESSES: "quotas of IP addresses (`kafka-configs --entity-type ips`)",
     GROWTH: "nodes that join by `cluster.seeds`",
     BALANCING: "`cluster balance`",
-    TARGETS: "partitions that are added amid a move get as many replicas as its target has",
+    TARGETS: "partitions that are added amid a move get as many replicas as its target has; a late `node"
+    " replace` replaces no newer data folder",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -64,6 +67,8 @@ def needed(command: Command) -> int:
             return GROWTH
         case SetBalancing():
             return BALANCING
+        case ReplaceNode(generation=generation):
+            return TARGETS if generation else 1
         case RegisterNode(rack=rack):
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):

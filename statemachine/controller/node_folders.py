@@ -15,7 +15,7 @@ well ends so too: else all others would wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strandline.statemachine.controller.controller_commands import (
     RemoveNode,
@@ -31,6 +31,7 @@ from strandline.statemachine.controller.controller_state import (
     Replacement,
     Topic,
 )
+from strandline.statemachine.controller.feature_levels import TARGETS
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 _NAMED = 5
@@ -53,6 +54,15 @@ def apply(state: ControllerState, index: int, command: FolderCommand) -> int | R
             return joined(state, index, command)
 
 
+def replacing(folders: Mapping[int, NodeFolder], level: int, node: int, folder: int) -> ReplaceNode:
+    """The command that puts a folder in the place of the one that the node has by now, at a feature level."""
+    return ReplaceNode(node, folder, _next_generation(folders.get(node)) if level >= TARGETS else 0)
+
+
+def _next_generation(known: NodeFolder | None) -> int:
+    return 1 + (known.generation if known else 0)
+
+
 def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | Refused:
     """Begin to put another folder in the place of a node's; how many groups have still to leave it out."""
     node, present = command.node, state.replacement
@@ -63,6 +73,11 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
     known, folder = state.nodes.get(node), state.folders.get(node)
     if folder is not None and folder.folder == command.folder:
         return _invalid(f"Data folder {command.folder:016x} is the one that node {node} has.")
+    if command.generation not in (0, _next_generation(folder)):
+        return _invalid(
+            f"Node {node} got another data folder since it was asked to replace that: see `strandline node"
+            " list`, and ask again."
+        )
     if known is not None and not known.fenced and (present is None or present.boot_id != known.boot_id):
         return _invalid(f"Node {node} is alive with its data folder: stop that process first.")
     few = sorted({_topic(state, group) for group in state.hosted.get(node, ()) if _has_few(state, group)})
@@ -71,7 +86,7 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
             f"Node {node} had one of only one or two replicas of partitions of {_named(few)}, which have no"
             " majority without it: bring its data folder back, or delete these topics first."
         )
-    state.folders[node] = NodeFolder((folder.generation if folder else 0) + 1, command.folder)
+    state.folders[node] = NodeFolder(_next_generation(folder), command.folder)
     groups = {CONTROLLER_GROUP, *state.hosted.get(node, ())}
     boot_id = known.boot_id if known else 0
     state.replacement = Replacement(node, command.folder, boot_id, frozenset(groups), frozenset())

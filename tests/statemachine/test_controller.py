@@ -454,6 +454,7 @@ COMMANDS: list[Command] = [
     AlterClientQuotas(None, "app", ()),
     CreateInternalTopic(topic_id(1), GROUPS_TOPIC, 16, 3),
     ReplaceNode(3, 2**62),
+    ReplaceNode(3, 2**62, 4),
     RemoveNode(3),
     AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504),
     AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504, (("internal", "h", 1),), "east"),

@@ -18,7 +18,8 @@ from strandline.statemachine.controller.controller_commands import (
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import REMOVED, NodeFolder
-from strandline.statemachine.controller.feature_levels import REMOVAL
+from strandline.statemachine.controller.feature_levels import REMOVAL, TARGETS
+from strandline.statemachine.controller.node_folders import replacing
 from strandline.statemachine.controller.restored_controller import hosts
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
@@ -27,9 +28,9 @@ from tests.statemachine.controller_harness import Log, registration, topic_id
 OLD, NEW, NEWER = 503, 903, 913
 
 
-def with_a_dead_node() -> Log:
+def with_a_dead_node(level: int = 1) -> Log:
     """Three nodes, two topics of three replicas (groups 1 to 3), and node 3 is dead."""
-    log = Log(nodes=3)
+    log = Log(nodes=3, level=level)
     log.do(log.creation(1, "a", partitions=2, replication_factor=3))
     log.do(log.creation(2, "b", partitions=1, replication_factor=3))
     log.do(FenceNode(3, log.machine.nodes[3].heard_index, 1_000))
@@ -174,6 +175,44 @@ def test_a_new_folder_that_is_lost_as_well_begins_again() -> None:
     assert log.do(ReplaceNode(3, NEWER)) == 4
     assert log.machine.folders[3] == NodeFolder(3, NEWER)
     assert log.refused(ReplicasJoined(3, NEW, (2,)))[0] == KafkaError.INVALID_REQUEST
+
+
+def replaced(log: Log, command: ReplaceNode, boot: int, before: int) -> None:
+    """Carry a replacement out until it is over, with a process of the new folder, which is fenced then."""
+    log.do(command)
+    groups = (0, 1, 2, 3)
+    log.do(ReplicasLeft(3, command.folder, groups))
+    log.do(registration(3, boot, replaces=before, folder=command.folder))
+    log.do(ReplicasJoined(3, command.folder, groups))
+    assert log.machine.replacement is None
+    log.do(FenceNode(3, log.machine.nodes[3].heard_index, 3_000))
+
+
+@pytest.mark.parametrize("level", [TARGETS - 1, TARGETS])
+def test_a_late_duplicate_replaces_no_folder_that_came_since(level: int) -> None:
+    """The lost disk's folder would be let in once more, and the living one's taken for the lost one. Below
+    the level the command does not say what it is about."""
+    log = with_a_dead_node(level)
+    command = replacing(log.machine.folders, level, 3, NEW)
+    assert command.generation == (2 if level >= TARGETS else 0)
+    replaced(log, command, 999, 103)
+    replaced(log, replacing(log.machine.folders, level, 3, NEWER), 1_001, 999)
+    assert log.machine.folders[3] == NodeFolder(3, NEWER)
+    if level < TARGETS:
+        assert log.do(command) == 4
+        assert log.machine.folders[3] == NodeFolder(4, NEW)
+    else:
+        assert "got another data folder since" in log.refused(command)[1]
+        assert log.machine.folders[3] == NodeFolder(3, NEWER)
+        assert log.machine.replacement is None
+
+
+def test_a_replacement_that_names_its_generation_may_be_repeated() -> None:
+    log = with_a_dead_node(TARGETS)
+    command = replacing(log.machine.folders, TARGETS, 3, NEW)
+    assert log.do(command) == 4
+    assert log.do(command) == 4, "the first answer was lost"
+    assert log.do(replacing(log.machine.folders, TARGETS, 3, NEW)) == 4, "asked again by an operator"
 
 
 @pytest.mark.parametrize("left", [(0, 3), (0, 1, 3), (0, 1, 2, 3)])

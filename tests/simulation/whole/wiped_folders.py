@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasLeft, decode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, REMOVED
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
+from strandline.statemachine.controller.node_folders import replacing
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.plan import WIPED
 from tests.simulation.whole.sim_broker import SimBroker
@@ -242,7 +243,9 @@ class WipedFolders:
         wiped.asking = True
 
         async def ask() -> None:
-            await broker.controller.submit(ReplaceNode(wiped.node, folder), SUBMIT_SECONDS)
+            machine = broker.controller.machine
+            command = replacing(machine.folders, machine.feature_level, wiped.node, folder)
+            await broker.controller.submit(command, SUBMIT_SECONDS)
             wiped.asking = False
 
         def give_up() -> None:
