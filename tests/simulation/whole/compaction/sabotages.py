@@ -183,7 +183,7 @@ _FOUND_WITH: Mapping[str, tuple[int, ...]] = {
     "trimmed-is-clean": (41,),
     "compacted-expires": (1,),
     "log-stays": (1,),
-    "not-swept": (7,),
+    "not-swept": (34,),
     "keyless-taken": (1,),
     "old-view": (0,),
     "always-in-step": (46,),
