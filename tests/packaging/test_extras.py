@@ -29,6 +29,15 @@ NOT_FOUND = """
 from strandline.snapshot import extras
 extras.find_spec = lambda name: None if name in sys.argv[1].split() else True
 """
+ALL_OF_CLUSTER = """
+import importlib, pkgutil
+from strandline import cluster
+for module in pkgutil.walk_packages(cluster.__path__, "strandline.cluster."):
+    if not module.name.startswith(tuple(sys.argv[2].split())):
+        importlib.import_module(module.name)
+"""
+DEMO = "strandline.cluster.demo"
+WORKER = "strandline.cluster.view_worker"
 WRITES = """
 from strandline.snapshot.spark.source import StrandlineSource
 try:
@@ -48,10 +57,10 @@ except ImportError as error:
 """
 
 
-def without(libraries: str, program: str, says: str = "") -> None:
+def without(libraries: str, program: str, says: str = "", *, argument: str = "") -> None:
     """Run a program where some libraries are not installed; `says`: its last line, with which it fails."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT + program, libraries],
+        [sys.executable, "-c", WITHOUT + program, libraries, argument],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == bool(says), done.stderr
@@ -64,6 +73,14 @@ def test_a_reader_needs_none_of_a_nodes_libraries() -> None:
 
 def test_a_node_and_the_command_need_nothing_of_spark() -> None:
     without(SPARK, "import strandline.node.process, strandline.cluster.command_line")
+
+
+def test_what_commands_import_when_they_are_called_needs_nothing_of_spark() -> None:
+    without(SPARK, ALL_OF_CLUSTER, argument=f"{DEMO} {WORKER}")
+
+
+def test_a_process_of_views_needs_no_spark() -> None:
+    without("pyspark pandas", ALL_OF_CLUSTER, argument=DEMO)
 
 
 def test_writing_without_its_library_is_refused_with_the_cure() -> None:
