@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline.node.controller.voter_choice import wanted_voters
 from strandline.statemachine.controller.controller_commands import ReplaceNode, ReplicasLeft, decode
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, REMOVED
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
@@ -117,9 +118,15 @@ class WipedFolders:
                 continue
             if topic is None and self._cluster.plan.joining:
                 continue  # Not all of its members vote; membership.py judges them.
-            wanted = nodes if topic is None or place is None else topic.partitions[place.partition].replicas
             configuration = leader.host.groups[group].configuration
-            if configuration.voters != tuple(sorted(wanted)) or configuration.learners:
+            if topic is None or place is None:
+                wanted = nodes
+                chosen = len(configuration.voters) in {wanted_voters(len(nodes)), len(nodes)}
+                whole = chosen and set(configuration.members) == set(nodes)
+            else:
+                wanted = topic.partitions[place.partition].replicas
+                whole = configuration.voters == tuple(sorted(wanted)) and not configuration.learners
+            if not whole:
                 self._ledger.broken(
                     "folders",
                     f"group {group} has voters {configuration.voters}, learners {configuration.learners},"
