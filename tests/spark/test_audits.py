@@ -733,7 +733,7 @@ def test_reports(runs: dict[str, AuditRun], tmp_path: Path) -> None:
     assert told["audits"][0]["evidence"][0]["topic"] == "clicks"
     page = (tmp_path / "audit.html").read_text()
     assert page.count("<svg") == page.count("<figure") == 3
-    assert "2 of 23 audits found something" in page
+    assert "2 of 24 audits found something" in page
     assert "replicas differ: nodes 1, 3: " in page
     assert "orders-0" in page
     for outside in ("<script", "<link", "@import", 'src="', "url(http"):
