@@ -12,7 +12,7 @@ from kio.static.primitive import i32Timedelta
 
 from strandline.cluster.broker_connection import connect
 from strandline.cluster.failure import CommandFailed, one_line
-from strandline.snapshot.connection import METADATA, Api, ConnectionLost
+from strandline.snapshot.connection import METADATA, Api, ConnectionLost, metadata_request
 
 _ALTER: Final = Api(45, 0)
 _LIST: Final = Api(46, 0)
@@ -42,13 +42,7 @@ class ReassignmentClient:
 
     def placement(self, topic: str) -> Placement:
         """The nodes, and the replicas of a topic that exists."""
-        request = METADATA.request.MetadataRequest(
-            topics=None,
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = self._ask(METADATA, request)
+        answer = self._ask(METADATA, metadata_request(None))
         found: dict[int, Replicas] = {}
         totals: Counter[int] = Counter()
         for each in answer.topics:

@@ -24,7 +24,8 @@ CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0
 """Kafka's request.timeout.ms."""
 MOST_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""The largest answer is the list of open transactions, about 100 bytes each."""
+"""The largest answers are a batch of records that is larger than what was asked for, and the list of open
+transactions, about 100 bytes each."""
 _CLIENT_ID: Final = "strandline-spark"
 _SIZE: Final = struct.Struct(">i")
 _READ_BYTES: Final = 1 << 20
@@ -206,6 +207,17 @@ class Connection:
             self._socket.close()
         said = f"no answer for {ANSWER_SECONDS:.0f} s" if isinstance(reason, TimeoutError) else reason
         return ConnectionLost(f"{self.address}: {said}")
+
+
+def metadata_request(topics: Iterable[str] | None) -> Any:
+    """Ask for topics and their leaders, all topics with None; no topic is made by it."""
+    types = METADATA.request
+    return types.MetadataRequest(
+        topics=None if topics is None else tuple(types.MetadataRequestTopic(name=name) for name in topics),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
 
 
 def by_topic(places: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:

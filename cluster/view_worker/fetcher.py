@@ -24,7 +24,14 @@ from strandline.cluster.broker_connection import BrokerConnection
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.view_worker import fetched
 from strandline.cluster.view_worker.fetched import Cut, Fetched, Part, Place, decoded
-from strandline.snapshot.connection import ANSWER_SECONDS, FETCH, METADATA, ConnectionLost, by_topic
+from strandline.snapshot.connection import (
+    ANSWER_SECONDS,
+    FETCH,
+    METADATA,
+    ConnectionLost,
+    by_topic,
+    metadata_request,
+)
 from strandline.snapshot.level_zero_format import BadObject
 
 log = logging.getLogger(__name__)
@@ -208,16 +215,9 @@ class LeaderFetcher:
 
     def _ask_leaders(self, address: Address, topics: Sequence[str]) -> _Learnt:
         """In another thread. Raises ConnectionLost."""
-        types = METADATA.request
-        request = types.MetadataRequest(
-            topics=tuple(types.MetadataRequestTopic(name=name) for name in topics),
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
         connection = self._connect(address)
         try:
-            answer = connection.ask(METADATA, request)
+            answer = connection.ask(METADATA, metadata_request(topics))
         finally:
             connection.close()
         nodes = {one.node_id: (one.host, one.port) for one in answer.brokers}

@@ -34,8 +34,6 @@ DELETED_AT_ONCE: Final = 12
 """A deletion for so many of those that do not stay."""
 STORED_SECONDS: Final = 10.0
 """Time limit for the upload of the tails. After it there is no point: what the states name may go soon."""
-
-
 WARN_SECONDS: Final = 60.0
 """A point that is older has a line in the log. An election, or a node that restarts, takes less."""
 

@@ -139,13 +139,17 @@ def test_a_restart_that_was_cut_off_goes_on_where_it_was(
     assert not (local.folder / PLAN).exists()
 
 
-def test_again_restarts_also_what_the_call_that_was_cut_off_has_done(
-    local: LocalCluster, played: Played
-) -> None:
+def cut_off_behind_node_1(local: LocalCluster, played: Played) -> None:
     told = iter([None, None, None, "node 1 is away", None])
     played.lacking = lambda: next(told, None)
     with pytest.raises(CommandFailed, match="node 2 was not stopped"):
         rolling(local)
+
+
+def test_again_restarts_also_what_the_call_that_was_cut_off_has_done(
+    local: LocalCluster, played: Played
+) -> None:
+    cut_off_behind_node_1(local, played)
     assert [each.node for each in rolling(local, again=True)] == [1, 2, 3]
 
 
@@ -153,10 +157,7 @@ def test_an_old_restart_is_told_with_its_age_and_goes_on_if_told_to(
     local: LocalCluster, played: Played
 ) -> None:
     """Nodes that it has done might be meant once more, with other configuration."""
-    told = iter([None, None, None, "node 1 is away", None])
-    played.lacking = lambda: next(told, None)
-    with pytest.raises(CommandFailed, match="node 2 was not stopped"):
-        rolling(local)
+    cut_off_behind_node_1(local, played)
     before = pids(local)
     for seconds, ago in ((3 * 3600, "3 h"), (7 * 86_400, "7 days")):
         began = time.time() - seconds
@@ -175,10 +176,7 @@ def test_an_old_restart_is_told_with_its_age_and_goes_on_if_told_to(
 
 
 def test_again_begins_also_in_the_place_of_an_old_restart(local: LocalCluster, played: Played) -> None:
-    told = iter([None, None, None, "node 1 is away", None])
-    played.lacking = lambda: next(told, None)
-    with pytest.raises(CommandFailed, match="node 2 was not stopped"):
-        rolling(local)
+    cut_off_behind_node_1(local, played)
     os.utime(local.folder / PLAN, (1.0, 1.0))
     assert [each.node for each in rolling(local, again=True)] == [1, 2, 3]
 

@@ -21,6 +21,7 @@ from strandline.snapshot.connection import (
     Api,
     Connection,
     ConnectionLost,
+    metadata_request,
 )
 from strandline.snapshot.spark.sink.errors import SinkError, Unanswered
 
@@ -127,14 +128,7 @@ class Brokers:
         self._learn([*topics])
 
     def _learn(self, topics: list[str]) -> bool:
-        types = METADATA.request
-        request = types.MetadataRequest(
-            topics=tuple(types.MetadataRequestTopic(name=name) for name in topics),
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-        answer = self._any(METADATA, request)
+        answer = self._any(METADATA, metadata_request(topics))
         if answer is None:
             return False
         self._know(answer)
@@ -152,16 +146,7 @@ class Brokers:
 
     def all_nodes(self) -> list[Address]:
         """Every broker that the cluster has at present; empty if none answers."""
-        types = METADATA.request
-        answer = self._any(
-            METADATA,
-            types.MetadataRequest(
-                topics=(),
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            ),
-        )
+        answer = self._any(METADATA, metadata_request(()))
         if answer is not None:
             self._know(answer)
         return list(self._nodes.values())
