@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -60,7 +61,7 @@ def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "logger": logger,
-        "error_cb": note,
+        "error_cb": partial(note, bootstrap),
         **{name if name == "error_cb" else name.replace("_", "."): value for name, value in more.items()},
     }
 
@@ -189,7 +190,7 @@ class TopicAdmin:
                 if future.done() or time.monotonic() >= ends:
                     raise
             self._admin.poll(0)  # calls `note`
-            if not refused and refused_since(self._began):
+            if not refused and refused_since(self.where.bootstrap, self._began):
                 refused, ends = True, min(ends, time.monotonic() + _REFUSED_SECONDS)
 
     def read(self, what: str, ask: Callable[[], Value]) -> Value:

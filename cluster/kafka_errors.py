@@ -6,6 +6,7 @@ The cause is read from the nodes' /health, where their addresses are known.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -58,19 +59,27 @@ _STORED: Final = frozenset((KafkaError.KAFKA_STORAGE_ERROR, KafkaError.INVALID_M
 
 
 _LOGIN: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
-_refused_logins: Final[list[tuple[float, str]]] = []
-"""When, and the newest cause: librdkafka tells it apart from the request, which then ends by its timeout."""
+_REFUSED_SECONDS: Final = 30.0
+"""A refused login explains a request for this long: librdkafka connects again many times in it."""
+_CLUSTERS: Final = 64
+"""Clusters whose newest refusal is remembered."""
+_refused_logins: Final[dict[str, tuple[float, str]]] = {}
+"""By bootstrap addresses: when, and the newest cause. librdkafka tells it apart from the request, which then
+ends by its timeout; and one process may speak to several clusters."""
 
 
-def note(error: KafkaError) -> None:
-    """Remember that a broker refused a login or a handshake; an `error_cb` of librdkafka."""
+def note(bootstrap: str, error: KafkaError) -> None:
+    """Remember that a broker there refused a login or a handshake; for `error_cb` of librdkafka."""
     if error.code() in _LOGIN:
-        _refused_logins[:] = [(time.monotonic(), one_line(error.str()))]
+        _refused_logins[bootstrap] = time.monotonic(), one_line(error.str())
+        while len(_refused_logins) > _CLUSTERS:
+            _refused_logins.pop(next(iter(_refused_logins)), None)
 
 
-def refused_since(moment: float) -> bool:
-    """Whether a login or a handshake was refused after `moment` (of time.monotonic), as far as noted."""
-    return any(when > moment for when, _ in _refused_logins)
+def refused_since(bootstrap: str, moment: float) -> bool:
+    """Whether a login or a handshake was refused there after `moment` (of time.monotonic)."""
+    refused = _refused_logins.get(bootstrap)
+    return refused is not None and refused[0] > moment
 
 
 def reach(where: Target) -> None:
@@ -90,10 +99,10 @@ def unreachable(where: Target) -> CommandFailed:
 def failed(where: Target, what: str, error: KafkaError) -> CommandFailed:
     """A broker, or the client, refused, or nothing came of it in time."""
     code = error.code()
-    if code in _NO_BROKER | _TIMED_OUT | _LOGIN and _refused_logins:
+    when, refused = _refused_logins.get(where.bootstrap, (-math.inf, ""))
+    if code in _NO_BROKER | _TIMED_OUT | _LOGIN and time.monotonic() - when <= _REFUSED_SECONDS:
         return CommandFailed(
-            f"{what}: {where.bootstrap} does not accept the login of --config, or is not trusted: "
-            f"{_refused_logins[-1][1]}",
+            f"{what}: {where.bootstrap} does not accept the login of --config, or is not trusted: {refused}",
             "see security.protocol, the user and the files that the file names; the node's log says more",
         )
     if code in _NO_BROKER | _TIMED_OUT and not _answers(where.bootstrap):

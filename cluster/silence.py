@@ -38,7 +38,7 @@ class Silence:
 
     def error(self, error: KafkaError) -> None:
         """librdkafka met this, and goes on trying."""
-        note(error)
+        note(self._where.bootstrap, error)
         self._error = error
 
     def over(self) -> None:

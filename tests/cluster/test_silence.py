@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from strandline.cluster.failure import CommandFailed
-from strandline.cluster.kafka_errors import failed, reach, troubles
+from strandline.cluster.kafka_errors import failed, note, reach, troubles
 from strandline.cluster.silence import Silence
 from strandline.cluster.target import Target
 from tests.cluster.command import nowhere
@@ -84,6 +85,20 @@ def test_only_where_nothing_answers_no_broker_does(broker: str) -> None:
         reach(gone)
     reach(Target(f"{nowhere()},{broker}", (), None))
     reach(Target(f"{'x' * 80}:1,{broker}", (), None))
+
+
+def test_a_refused_login_explains_that_clusters_failures_for_a_while(
+    broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process reads two clusters, as a notebook may: the login of one says nothing of the other."""
+    where = Target(broker, ("127.0.0.1:1",), None, admin_known=False)
+    note("elsewhere:1", error(KafkaError._AUTHENTICATION))
+    assert "login" not in str(failed(where, "it failed", error(KafkaError._TIMED_OUT)))
+    note(broker, error(KafkaError._AUTHENTICATION))
+    assert "does not accept the login" in str(failed(where, "it failed", error(KafkaError._TIMED_OUT)))
+    now = time.monotonic()
+    monkeypatch.setattr("strandline.cluster.kafka_errors.time.monotonic", lambda: now + 31)
+    assert "login" not in str(failed(where, "it failed", error(KafkaError._TIMED_OUT)))
 
 
 def test_what_nodes_say_is_told_once_and_who_is_silent() -> None:
