@@ -49,6 +49,7 @@ RATE: Final = 1000.0
 FLOW_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 900.0
 FAILOVER_SECONDS: Final = 60.0
+STATUS_SECONDS: Final = 30.0
 WANTED_PAUSE: Final = 0.5
 WANTED_FAILOVER: Final = 15.0
 UV: Final = Path(".tools/uv/bin/uv")
@@ -203,7 +204,14 @@ class Run:
             raise CommandFailed(done.stderr.strip(), "see the nodes' logs")
 
     def _live(self, name: str) -> dict[str, Any]:
-        return next(one for _, one in self._running(name) if one["status"])
+        """A program's live version, once its process has told of itself, as it does each second."""
+        end = time.monotonic() + STATUS_SECONDS
+        while time.monotonic() < end:
+            for _, one in self._running(name):
+                if one["status"]:
+                    return one
+            time.sleep(0.1)
+        raise TimeoutError(f"no process of {name} told its status within {STATUS_SECONDS:g} s")
 
     def _host(self, name: str) -> int:
         """The node that runs a program's live version."""
