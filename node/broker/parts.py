@@ -182,7 +182,7 @@ class NodeParts:
         recorder = self.recorders.make(CONTROLLER_GROUP, Controller.kind)
         self._replica = ReplicaMachine(Controller(recorder.checkpoint), recorder, self.controller.applied)
         self.members = Members(self.host, config.cluster.nodes, self._replica.plain)
-        self.joining = Joining(self.host, self.members, config.cluster.seeds, config.cluster.nodes, loop=loop)
+        self.joining = Joining(self.host, self.members, config.cluster.seeds, loop=loop)
         self.epoch = ClusterEpoch(self._replica.plain)
         self.controller_leader = ControllerLeader(
             self.calls,

@@ -6,9 +6,12 @@ connects them, the controller's group takes the newcomer in (controller_voters.p
 node does. Until a peer is connected the newcomer asks again: a question that was answered already, by this or
 an earlier process on the same data folder, gives the same answer.
 
-A founder that lost its disk knows the others by its file alone, which does not name nodes that joined. One of
-these may lead the controller, and neither would find the other. So it asks the founders as a newcomer asks
-its seeds, once the log does not come by itself: it is let in only by a replacement, and it knocks at all.
+A node learns of newcomers from the controller's log, and the higher id dials the lower. So a node that was
+away while others joined does not find them, nor they it; and if one of these leads the controller now, the
+log does not come either. A founder that lost its disk is such a node: its file does not name nodes that
+joined. A node that heard no leader of the controller for long therefore asks the members that it knows, as a
+newcomer asks its seeds. Nothing is decided by that: a data folder that is not a member's is still let in by a
+replacement alone, and it knocks at all.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from strandline.node.config.node_config import PeerAddress, SeedAddress
+from strandline.node.config.node_config import SeedAddress
 from strandline.node.controller.members import Address, Members
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.objectstore.storage_owner import Owner
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.mesh.guests import GUEST_SECONDS, SeedFailed
 from strandline.statemachine.controller.controller_commands import AddNode, encode
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +36,10 @@ LOOK_SECONDS: Final = 1.0
 SUBMIT_SECONDS: Final = 8.0
 """Less than a guest may stay."""
 ASK_SECONDS: Final = GUEST_SECONDS + 3.0
-FOUNDER_SECONDS: Final = 15.0
-"""A founder on an empty data folder asks when it has waited for so long for the log."""
+LOST_SECONDS: Final = 15.0
+"""A node asks the members that it knows when it heard no leader of the controller for so long, and again."""
+LOST_AGAIN_SECONDS: Final = 5.0
+"""After none of them could tell."""
 
 MEMBERS_WORD: Final = "members"
 REFUSED_WORD: Final = "refused"
@@ -41,26 +47,24 @@ REFUSED_WORD: Final = "refused"
 
 
 class Joining(PeriodicPart):
-    """A newcomer's part: it asks while no peer is connected; a founder, while no log comes."""
+    """A node's part: it asks while no peer is connected if it joins, and while it hears no leader."""
 
     def __init__(
         self,
         host: RaftHost,
         members: Members,
         seeds: Sequence[SeedAddress],
-        founders: Sequence[PeerAddress],
         *,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        """`seeds` are there on a node that joins, `founders` on one of these."""
+        """`seeds` are there on a node that joins."""
         super().__init__(LOOK_SECONDS, "asking the seeds failed and will be retried", loop=loop)
         self.trouble: str | None = None
         """The reason why this node is no member yet, as the seeds say it, in one line."""
         self._host = host
         self._members = members
         self._seeds = seeds
-        self._founders = [SeedAddress(one.host, one.port) for one in founders if one.id != host.node_id]
-        self._waits_since = loop.time()
+        self._asks_at = loop.time() + LOST_SECONDS
         self._command: AddNode | None = None
         self._storage: Callable[[], Owner | None] = lambda: None
         self._told = ""
@@ -76,10 +80,10 @@ class Joining(PeriodicPart):
         return bool(self._seeds)
 
     def begin(self, command: AddNode, storage: Callable[[], Owner | None]) -> None:
-        """Ask with this command, once `storage()` was seen to have an owner; as a founder only if need be."""
-        self._command, self._storage, self._waits_since = command, storage, self._loop.time()
-        if self._seeds or self._host.folder.newcomer:
-            self.start()
+        """Ask with this command, once `storage()` was seen to have an owner, whenever there is need."""
+        self._command, self._storage = command, storage
+        self._asks_at = self._loop.time() + LOST_SECONDS
+        self.start()
 
     def waits_for(self) -> str:
         """The reason why this node is no member yet, in one line."""
@@ -90,13 +94,15 @@ class Joining(PeriodicPart):
         host, owner = self._host, self._storage()
         if owner is None:
             return
-        if not self._seeds:
-            await self._ask_founders(owner)
-            return
         connected = [one for node, one in self._members.addresses().items() if host.connected(node)]
         if connected:
             self.trouble = self.refused = None
-            if not self._members.have_elsewhere(self._command.mesh_host, self._command.mesh_port):
+        if connected or not self._seeds:
+            if self._is_lost():
+                await self._ask_members(owner, connected)
+            if not self._seeds or not self._members.have_elsewhere(
+                self._command.mesh_host, self._command.mesh_port
+            ):
                 return
             # Nodes with higher ids dial this one, at its address before: the controller's leader may be one.
         failures = list[str]()
@@ -121,21 +127,28 @@ class Joining(PeriodicPart):
         # A member that refuses the folder tells of the others, at which the folder may knock as well.
         self.refused = self.trouble if self._others else None
 
-    async def _ask_founders(self, owner: Owner) -> None:
-        """Ask founders, and all that one told of, until one tells the members; again if no log comes."""
-        if not self._host.folder.newcomer or self._loop.time() - self._waits_since < FOUNDER_SECONDS:
-            return
-        others = [SeedAddress(*one) for node, one in self._others.items() if node != self._host.node_id]
-        asked, self._others = dict.fromkeys([*self._founders, *others]), {}
-        for founder in asked:
+    def _is_lost(self) -> bool:
+        """Whether no leader of the controller was heard for long: it may be a node that is not known here."""
+        group, now = self._host.groups.get(CONTROLLER_GROUP), self._loop.time()
+        if group is not None and (group.is_leader or now - group.contact.last_heard() < LOST_SECONDS):
+            return False
+        return now >= self._asks_at
+
+    async def _ask_members(self, owner: Owner, connected: Sequence[Address]) -> None:
+        """Ask those that are connected, then all that are known, until one tells the members."""
+        known = [*connected, *self._members.addresses().values(), *self._others.values()]
+        own = self._command and (self._command.mesh_host, self._command.mesh_port)
+        asked, self._others = dict.fromkeys(one for one in known if one != own), {}
+        for address in asked:
             try:
-                told = await self._ask(founder, owner)
+                told = await self._ask(SeedAddress(*address), owner)
             except SeedFailed as error:
-                log.debug("%s:%d does not tell the members: %s", founder.host, founder.port, error)
+                log.debug("%s:%d does not tell the members: %s", *address, error)
                 continue
             self._members.follow(told)
-            self._waits_since = self._loop.time()
+            self._asks_at = self._loop.time() + LOST_SECONDS
             return
+        self._asks_at = self._loop.time() + LOST_AGAIN_SECONDS
 
     async def _ask(self, seed: SeedAddress, owner: Owner) -> dict[int, Address]:
         """The members, as one of them tells; raises SeedFailed."""

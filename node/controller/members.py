@@ -70,10 +70,11 @@ class Members:
         return known is not None and (known.mesh_host, known.mesh_port) != (host, port)
 
     def follow(self, told: dict[int, Address] | None = None) -> None:
-        """Have the mesh know the members as they are now; `told` are addresses that a seed gave."""
+        """Have the mesh know the members as they are now; `told` are addresses that a member gave, which had
+        caught up with the log, where this node has not."""
         machine, me = self._machine, self._host.node_id
         gone = {node for node, known in machine.folders.items() if known.folder == REMOVED}
-        wanted = {**(told or {}), **self.addresses()}
+        wanted = {**self.addresses(), **(told or {})}
         for node, address in wanted.items():
             # One that was removed knocks at the nodes whose file has it, until an operator replaces it.
             if node != me and (node not in gone or node in self._configured):

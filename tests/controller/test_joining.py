@@ -8,6 +8,7 @@ import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
 from strandline.node.controller.controller_voters import AWAY_SECONDS, ControllerVoters
+from strandline.node.controller.joining import LOST_SECONDS
 from strandline.node.controller.voter_choice import Act, Change
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.raft.data_folder import Standing
@@ -105,6 +106,31 @@ def test_founders_with_their_old_files_find_a_node_that_joined() -> None:
         brokers.world.run(brokers.world.now + 10)
         assert not brokers.brokers[3].host.groups[0].is_leader
         assert not brokers.brokers[JOINS].host.groups[0].is_leader
+
+
+@pytest.mark.parametrize("away", [3, 5])
+def test_a_node_that_was_cut_off_while_another_joined_finds_it_when_it_leads(away: int) -> None:
+    """It would learn of the newcomer from the log alone, which only the newcomer sends: each needs to know
+    the other, whichever of both has to dial."""
+    with Brokers(leader_rebalance=False) as brokers:
+        if away == 5:
+            brokers.join(away)
+            brokers.wait(lambda: joined(brokers, away))
+        brokers.world.network.isolate(away)
+        brokers.join(JOINS)
+        others = sorted({1, 2, 3, JOINS} - {away})
+        brokers.wait(lambda: all(JOINS in members(brokers, each) for each in others))
+        if away == 5:
+            brokers.stop(3)
+            others.remove(3)
+        votes = brokers.brokers[others[0]].host.groups[0]
+        brokers.wait(lambda: JOINS in votes.voters, AWAY_SECONDS + 60.0)
+        leader = next(each for each in others if brokers.brokers[each].host.groups[0].is_leader)
+        assert leader == JOINS or brokers.brokers[leader].host.groups[0].transfer(JOINS)
+        brokers.wait(lambda: brokers.brokers[JOINS].host.groups[0].is_leader)
+        brokers.world.network.heal_all()
+        brokers.wait(lambda: JOINS in members(brokers, away), LOST_SECONDS + 5.0)
+        brokers.wait(lambda: brokers.brokers[away].host.connected(JOINS))
 
 
 def test_founders_change_to_seeds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

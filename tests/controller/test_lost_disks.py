@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.node.controller.joining import FOUNDER_SECONDS
+from strandline.node.controller.joining import LOST_SECONDS
 from strandline.node.controller.lost_disks import KNOCKING_SECONDS
 from strandline.node.raft.group import RaftGroup
 from strandline.statemachine.controller.controller_commands import SetDraining
@@ -50,7 +50,7 @@ def test_a_disk_is_replaced_also_while_a_node_leads_that_joined() -> None:
         brokers.wait(lambda: _controller(brokers).voters == (1, 3, 4), 60.0)
         brokers.wait(lambda: _leads_or_is_asked_to(brokers, 4), 60.0)
         wipe(brokers, 3)
-        brokers.world.run(brokers.world.now + FOUNDER_SECONDS + KNOCKING_SECONDS - 10)
+        brokers.world.run(brokers.world.now + LOST_SECONDS + KNOCKING_SECONDS - 10)
         assert brokers.leader() == 4
         assert not brokers.registered(3), "a disk may be mounted late"
         brokers.wait(lambda: brokers.registered(3), 60.0)

@@ -1,4 +1,4 @@
-"""One question of a process that is no peer: a machine that is to join the cluster asks any member.
+"""One question of a process that is no peer: a machine that is to join, or a lost member, asks any member.
 
 The guest has proved the cluster secret, as a peer has. It is told one answer and then sent away: nothing of
 it reaches a Raft group, and its node id takes no place from a peer (docs/mesh.md, "Guests").

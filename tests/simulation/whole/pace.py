@@ -63,7 +63,7 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (balancer, "PAUSE_SECONDS", 0.2),
         (lost_disks, "LOOK_SECONDS", 0.3),
         (lost_disks, "KNOCKING_SECONDS", 1.0),
-        (joining, "FOUNDER_SECONDS", 2.0),
+        (joining, "LOST_SECONDS", 2.0),
     )
     shortened = [*periods, *(upheaval if plan.upheaval else ())]
     return all_of(patch.object(module, name, seconds) for module, name, seconds in shortened)
