@@ -24,6 +24,7 @@ from strandline.statemachine.controller.controller_commands import (
     Command,
     CreatePartitions,
     DeleteTopic,
+    ViewCommand,
     decode,
     encode,
 )
@@ -203,13 +204,18 @@ class ControllerClient:
         if group is None or not group.is_leader:
             raise CallFailed(f"node {self._node_id} does not lead the controller", unknown=False)
         try:
-            refused = feature_levels.refusal(self.machine.feature_level, decode(entry))
+            command = decode(entry)
+            refused = feature_levels.refusal(self.machine.feature_level, command)
             if refused is not None:
                 return [self.machine.applied_index, results.pack(refused)]
             outcome = await group.replicate(entry, group.term)
         except (Corruption, TypeError, ValueError) as error:
             raise CallFailed(f"the command is refused: {error}", unknown=False) from error
         if isinstance(outcome, Applied):
+            if isinstance(command, ViewCommand):
+                # A cutover has four entries, one after the other, and readers wait for it: at a node that
+                # does not lead, each would take a heartbeat's time.
+                group.tell_commit()
             return [outcome.index, results.pack(outcome.value)]
         raise CallFailed(outcome.reason, unknown=isinstance(outcome, Unknown))
 

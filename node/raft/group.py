@@ -182,6 +182,11 @@ class RaftGroup(ReplicaState):
             or self.host.backlogged()
         )
 
+    def tell_commit(self) -> None:
+        """Have the followers apply at once what is committed; see Replication.tell_commit."""
+        if self.role == LEADER and self.failure is None:
+            self.replication.tell_commit()
+
     async def barrier(self) -> Outcome:
         """Wait until a read of the machine on this node is linearizable; see ReadIndex.barrier."""
         return await self.reads.barrier()

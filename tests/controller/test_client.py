@@ -9,11 +9,13 @@ import pytest
 
 from strandline.node.controller.client import ATTEMPT_SECONDS, SUBMIT, Unavailable
 from strandline.node.controller.results import pack, unpack
+from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied
 from strandline.node.rpc import CallFailed
 from strandline.statemachine.controller.controller_commands import (
     AdvanceClusterEpoch,
     AlterScramCredentials,
+    CancelViews,
     CreatePartitions,
     CreateTopic,
     DeleteTopic,
@@ -184,6 +186,26 @@ def test_what_may_have_been_carried_out_once_stays_unknown_whatever_fails_after_
         result = brokers.submit(node, AdvanceClusterEpoch(9), 1.0)
         assert isinstance(result, Unavailable)
         assert result.unknown
+
+
+def test_what_views_say_is_applied_everywhere_before_the_next_heartbeat() -> None:
+    with Brokers() as brokers:
+        world, node = brokers.world, brokers.follower()
+        for number in range(5):
+            world.run(world.now + 0.37)  # at another moment between two heartbeats each time
+            began = world.now
+            task = world.nodes[node].spawn(
+                brokers.brokers[node].controller.submit(CancelViews(f"p{number}", 1, "none"), 10.0)
+            )
+            brokers.wait(task.done)
+            assert task.result() == 0
+            applied = brokers.brokers[node].controller.machine.applied_index
+            brokers.wait(
+                lambda applied=applied: all(
+                    one.controller.machine.applied_index >= applied for one in brokers.brokers.values()
+                )
+            )
+            assert world.now - began < RaftConfig().heartbeat_seconds / 3
 
 
 def test_catching_up_covers_what_was_committed_before() -> None:

@@ -117,6 +117,13 @@ class Replication(Part):
         if self.host.send(peer, message):
             progress.sent_at = now
 
+    def tell_commit(self) -> None:
+        """Tell the followers at once what is committed; with no more entries they hear it by a heartbeat."""
+        now = self.host.now()
+        for peer, progress in self.state.progress.items():
+            if self.host.connected(peer):
+                self.send_heartbeat(peer, progress, now)
+
     def on_append_reply(self, peer: int, progress: Progress, reply: AppendReply) -> None:
         """A follower matches further, or has no entry where the logs were thought to match."""
         state = self.state
