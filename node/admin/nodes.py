@@ -17,12 +17,11 @@ from strandline.node.runtime.slices import Slices
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
     RaiseFeatureLevel,
-    RemoveNode,
     SetDraining,
 )
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.drain_plan import Staying
-from strandline.statemachine.controller.node_folders import replacing
+from strandline.statemachine.controller.node_folders import removing, replacing
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
@@ -154,7 +153,9 @@ class NodesApi:
         node = body.get("node") if isinstance(body, dict) and set(body) <= {"node"} else None
         if type(node) is not int or not 0 < node < 2**16:
             return refusal(400, 'the body is {"node": id}')
-        result = await self._source.controller.submit(RemoveNode(node), SUBMIT_SECONDS)
+        machine = self._source.controller.machine
+        command = removing(machine.folders, machine.feature_level, node)
+        result = await self._source.controller.submit(command, SUBMIT_SECONDS)
         if isinstance(result, Unavailable):
             return refusal(503, result.reason)
         if isinstance(result, Refused):

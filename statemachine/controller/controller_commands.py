@@ -164,10 +164,13 @@ class ReplaceNode:
 class RemoveNode:
     """Forget a dead node without replicas. Result: how many groups have still to leave it out.
 
-    No data folder of it comes back: its id is free for another one, by ReplaceNode. Repeating it is safe.
+    No data folder of it comes back: its id is free for another one, by ReplaceNode. Repeating it is safe. One
+    that comes late changes nothing, as with ReplaceNode: `node_folders.removing` makes it.
     """
 
     node: int
+    generation: int = 0
+    """0: it is not said, as below feature level 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -839,7 +842,7 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ),
     ControllerOpcode.SET_DRAINING: (SetDraining, (_node, _flag)),
     ControllerOpcode.REPLACE_NODE: (ReplaceNode, (_node, _positive, _count)),
-    ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node,)),
+    ControllerOpcode.REMOVE_NODE: (RemoveNode, (_node, _count)),
     ControllerOpcode.REPLICAS_LEFT: (ReplicasLeft, (_node, _count, _groups)),
     ControllerOpcode.REPLICAS_JOINED: (ReplicasJoined, (_node, _positive, _groups)),
     ControllerOpcode.MOVE_REPLICAS: (MoveReplicas, (_topic_id, _i64, _target)),

@@ -39,8 +39,8 @@ GROWTH: Final = 5
 BALANCING: Final = 6
 """Replicas that move by themselves until the nodes are even."""
 TARGETS: Final = 7
-"""A topic whose first partition moves has the replication factor of that move's target. A replacement names
-the generation of the new data folder."""
+"""A topic whose first partition moves has the replication factor of that move's target. A replacement or
+removal names the generation that the node's data folder gets by it."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
@@ -49,7 +49,7 @@ BRINGS: Final = {
     GROWTH: "nodes that join by `cluster.seeds`",
     BALANCING: "`cluster balance`",
     TARGETS: "partitions that are added amid a move get as many replicas as its target has; a late `node"
-    " replace` replaces no newer data folder",
+    " replace` or `node remove` touches no newer data folder",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -59,8 +59,8 @@ def needed(command: Command) -> int:
     match command:
         case SetDraining():
             return PLACEMENT
-        case RemoveNode():
-            return REMOVAL
+        case RemoveNode(generation=generation):
+            return TARGETS if generation else REMOVAL
         case AlterClientQuotas(ip=ip):
             return 1 if ip is None else ADDRESSES
         case AddNode():

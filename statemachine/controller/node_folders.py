@@ -59,6 +59,11 @@ def replacing(folders: Mapping[int, NodeFolder], level: int, node: int, folder: 
     return ReplaceNode(node, folder, _next_generation(folders.get(node)) if level >= TARGETS else 0)
 
 
+def removing(folders: Mapping[int, NodeFolder], level: int, node: int) -> RemoveNode:
+    """The command that removes a node with the folder that it has by now, at a feature level."""
+    return RemoveNode(node, _next_generation(folders.get(node)) if level >= TARGETS else 0)
+
+
 def _next_generation(known: NodeFolder | None) -> int:
     return 1 + (known.generation if known else 0)
 
@@ -74,10 +79,7 @@ def replace(state: ControllerState, index: int, command: ReplaceNode) -> int | R
     if folder is not None and folder.folder == command.folder:
         return _invalid(f"Data folder {command.folder:016x} is the one that node {node} has.")
     if command.generation not in (0, _next_generation(folder)):
-        return _invalid(
-            f"Node {node} got another data folder since it was asked to replace that: see `strandline node"
-            " list`, and ask again."
-        )
+        return _invalid(_changed(node))
     if known is not None and not known.fenced and (present is None or present.boot_id != known.boot_id):
         return _invalid(f"Node {node} is alive with its data folder: stop that process first.")
     few = sorted({_topic(state, group) for group in state.hosted.get(node, ()) if _has_few(state, group)})
@@ -106,6 +108,8 @@ def remove(state: ControllerState, index: int, command: RemoveNode) -> int | Ref
         if folder is None or folder.folder != REMOVED:
             return Refused(KafkaError.BROKER_ID_NOT_REGISTERED, f"Node {node} is not registered.")
         return 0 if present is None else len(present.leaving)
+    if command.generation not in (0, _next_generation(state.folders.get(node))):
+        return _invalid(_changed(node))
     refused = _needed(state, node)
     if refused is not None:
         return _invalid(refused)
@@ -115,6 +119,13 @@ def remove(state: ControllerState, index: int, command: RemoveNode) -> int | Ref
     state.replacement = Replacement(node, REMOVED, boot_id, frozenset((CONTROLLER_GROUP,)), frozenset())
     state.version = index
     return 1
+
+
+def _changed(node: int) -> str:
+    return (
+        f"Node {node} got another data folder since this was asked for: see `strandline node list`, and ask"
+        " again."
+    )
 
 
 def _needed(state: ControllerState, node: int) -> str | None:

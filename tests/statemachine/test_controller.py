@@ -456,6 +456,7 @@ COMMANDS: list[Command] = [
     ReplaceNode(3, 2**62),
     ReplaceNode(3, 2**62, 4),
     RemoveNode(3),
+    RemoveNode(3, 5),
     AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504),
     AddNode(4, 104, "k", 9004, "m", 7004, 8004, 1, 4, 1_000, 504, (("internal", "h", 1),), "east"),
     ReplicasLeft(3, 0, (0,)),

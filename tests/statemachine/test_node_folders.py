@@ -19,7 +19,7 @@ from strandline.statemachine.controller.controller_commands import (
 )
 from strandline.statemachine.controller.controller_state import REMOVED, NodeFolder
 from strandline.statemachine.controller.feature_levels import REMOVAL, TARGETS
-from strandline.statemachine.controller.node_folders import replacing
+from strandline.statemachine.controller.node_folders import removing, replacing
 from strandline.statemachine.controller.restored_controller import hosts
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
@@ -239,11 +239,11 @@ def test_a_topic_made_meanwhile_counts_the_new_folder_from_the_start() -> None:
 # A node that is removed.
 
 
-def with_an_idle_dead_node(nodes: int = 4) -> Log:
+def with_an_idle_dead_node(nodes: int = 4, level: int = REMOVAL) -> Log:
     """The last of these nodes has no replicas, and is dead."""
-    log = Log(nodes=nodes - 1, level=REMOVAL)
+    log = Log(nodes=nodes - 1, level=level)
     log.do(log.creation(1, "a", partitions=2, replication_factor=3))
-    log.do(registration(nodes, levels=(1, REMOVAL)))
+    log.do(registration(nodes, levels=(1, level)))
     dead(log, nodes)
     return log
 
@@ -285,6 +285,31 @@ def test_no_folder_of_a_removed_node_comes_back_and_another_takes_its_id() -> No
     assert log.do(ReplicasJoined(4, NEW, (0,))) == 0
     assert log.machine.replacement is None
     assert log.machine.folders[4] == NodeFolder(3, NEW)
+
+
+@pytest.mark.parametrize("level", [TARGETS - 1, TARGETS])
+def test_a_late_duplicate_removes_no_folder_that_came_since(level: int) -> None:
+    """The machine that took the id meanwhile is away for a moment, and would be sent away for good."""
+    log = with_an_idle_dead_node(level=level)
+    command = removing(log.machine.folders, level, 4)
+    assert command.generation == (2 if level >= TARGETS else 0)
+    assert log.do(command) == 1
+    assert log.do(command) == 1, "the first answer was lost"
+    assert log.do(removing(log.machine.folders, level, 4)) == 1, "asked again by an operator"
+    log.do(ReplicasLeft(4, REMOVED, (0,)))
+    replacement = replacing(log.machine.folders, level, 4, NEW)
+    log.do(replacement)
+    log.do(ReplicasLeft(4, NEW, (0,)))
+    log.do(registration(4, 999, levels=(1, level), folder=NEW))
+    log.do(ReplicasJoined(4, NEW, (0,)))
+    dead(log, 4)
+    if level < TARGETS:
+        assert log.do(command) == 1
+    else:
+        assert "got another data folder since" in log.refused(command)[1]
+        assert log.machine.folders[4] == NodeFolder(3, NEW)
+        assert log.do(removing(log.machine.folders, level, 4)) == 1, "an operator wants this one away, too"
+    assert log.machine.folders[4].folder == REMOVED
 
 
 def test_a_node_that_is_needed_is_not_removed() -> None:

@@ -17,7 +17,7 @@ from strandline.node.kafka.handlers.failure import Failure
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_types import ResponseTypes
 from strandline.statemachine.controller.acl import Operation
-from strandline.statemachine.controller.controller_commands import RemoveNode
+from strandline.statemachine.controller.node_folders import removing
 
 _SUBMIT_SECONDS = 10.0
 """The request names no time limit."""
@@ -32,7 +32,9 @@ async def unregister_broker(context: BrokerContext, request: Request, a: Respons
         if not 0 < node < 2**16:  # no node has it, and no entry of the log can name it
             outcome = Failure(ErrorCode.broker_id_not_registered, f"Node {node} is not registered.")
         else:
-            result = await submit(context, RemoveNode(node), deadline)
+            machine = context.controller.machine
+            command = removing(machine.folders, machine.feature_level, node)
+            result = await submit(context, command, deadline)
             outcome = result if isinstance(result, Failure) else Failure(ErrorCode.none, None)
     return a.UnregisterBrokerResponse(
         throttle_time=NO_THROTTLE, error_code=outcome.code, error_message=outcome.message
