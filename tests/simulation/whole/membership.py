@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from strandline.node.controller.voter_choice import wanted_voters
-from strandline.statemachine.controller.controller_commands import RemoveNode, SetBalancing, SetDraining
+from strandline.statemachine.controller.controller_commands import SetBalancing, SetDraining
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, REMOVED
+from strandline.statemachine.controller.node_folders import removing
 from tests.simulation.whole.cluster import WholeCluster
 from tests.simulation.whole.member_rules import Outcasts, check_leaders, judge_move
 from tests.simulation.whole.wiped_folders import WipedFolders
@@ -198,7 +199,7 @@ class Membership:
             if machine.replacement is None and (self._wiped is None or self._wiped.is_idle):
                 self._cluster.retire(node)
         else:
-            self._submit(RemoveNode(node))
+            self._submit(removing(machine.folders, machine.feature_level, node))
 
     def _submit(self, command: Any) -> None:
         """Ask at some node; the answer may be lost, and the next look asks again."""
