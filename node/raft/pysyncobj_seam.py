@@ -8,9 +8,10 @@ release must fail here, by name, and not in the middle of an election.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pysyncobj import SyncObj, SyncObjConf
 from pysyncobj.node import Node
@@ -167,13 +168,6 @@ class SeamedSyncObj(SyncObj):
         """Change between follower, candidate and leader."""
         self._SyncObj__setState(role)
 
-    def is_due(self, moment: float) -> bool:
-        """Whether a timer of this replica has anything to do by then: a leader's always, another's if its
-        election deadline is earlier. Asked of each active group in each tick, so without the properties."""
-        state: int = self._SyncObj__raftState
-        deadline: float = self._SyncObj__raftElectionDeadline
-        return state == LEADER or deadline < moment
-
     def set_others(self, nodes: tuple[int, ...]) -> None:
         """Give the other members to PySyncObj's own view of the cluster (its status)."""
         self._SyncObj__otherNodes = {Node(str(node)) for node in nodes}
@@ -204,3 +198,16 @@ class SeamedSyncObj(SyncObj):
     _SyncObj__parseChangeClusterRequest = _closed
     _SyncObj__sendAppendEntries = _closed
     _SyncObj__tryLogCompaction = _closed
+
+
+Replica = TypeVar("Replica", bound=SeamedSyncObj)
+
+
+def due_by(replicas: Iterable[Replica], moment: float) -> list[Replica]:
+    """The replicas whose timers have anything to do by then: a leader's always, another's if its election
+    deadline is earlier. Thousands are asked in each tick, so without the properties, and in one go."""
+    return [
+        each
+        for each in replicas
+        if each._SyncObj__raftElectionDeadline < moment or each._SyncObj__raftState == LEADER
+    ]

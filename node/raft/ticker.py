@@ -11,6 +11,7 @@ from strandline.node.raft.clock import HostClock
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.log_retention import LogRetention
+from strandline.node.raft.pysyncobj_seam import due_by
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.rules.progress import NEVER
 from strandline.node.raft.rules.shared_heartbeats import SharedHeartbeats
@@ -102,7 +103,9 @@ class Ticker:
             if group.id in self.active:
                 self._host.guard(group, group.tick, now)
         if not self._to_tick:
-            self._to_tick.extend(group for group in self.active.values() if group.id not in self._first)
+            # Most of those without a leader wait for a moment beyond the next tick.
+            due = due_by(self.active.values(), clock.attentive() + 2 * tick_seconds)
+            self._to_tick.extend(group for group in due if group.id not in self._first)
             self._tick_some()
         if now >= self._retention_at:
             self._retention_at = now + _RETENTION_SECONDS
@@ -115,13 +118,11 @@ class Ticker:
                 self.set_active(group, True)
 
     def _tick_some(self) -> None:
-        """Look at the timers of some active groups, and at the others' in the next turns."""
-        clock = self._host.clock
-        now, due = clock.now(), clock.attentive() + 2 * self._host.config.tick_seconds
+        """Let time pass for some of the groups that are due, and for the others in the next turns."""
+        now = self._host.clock.now()
         for _ in range(min(TURN_GROUPS, len(self._to_tick))):
             group = self._to_tick.popleft()
-            # Most of those without a leader wait for a moment beyond the next tick.
-            if group.id in self.active and group.is_due(due):
+            if group.id in self.active:
                 self._host.guard(group, group.tick, now)
         if self._to_tick and not self._host.stopped:
             self._host.loop.call_soon(self._tick_some)
