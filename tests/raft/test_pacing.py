@@ -18,8 +18,10 @@ from strandline.node.raft.campaigns import AT_ONCE, Campaigns
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.raft.log_retention import LogRetention
+from strandline.node.raft.pysyncobj_seam import due_by
 from strandline.node.raft.rank import Rank
 from strandline.node.raft.sweeps import SLICE, Sweeps
+from tests.raft.harness import Cluster
 from tests.raft.register_map import RegisterMap
 from tests.raft.small_cluster import BUSY, SmallCluster
 from tests.runtime.manual_loop import manual_loop
@@ -43,6 +45,15 @@ def test_time_in_which_the_loop_stood_still_is_no_silence() -> None:
     assert attention.since(10.05, 12.05) == pytest.approx(TICK + SLACK_SECONDS)
     assert attention.since(12.05, 12.05) == 0.0
     assert attention.since(float("-inf"), 12.05) == float("inf")
+
+
+def test_a_leader_is_always_due_and_another_once_its_deadline_comes() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    leader, early, late = (cluster[node].group for node in (1, 2, 3))
+    leader.deadline, early.deadline, late.deadline = 30.0, 20.0, 30.0
+    assert due_by([late, early, leader], 20.0) == [leader]
+    assert due_by([late, early, leader], 20.1) == [early, leader]
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=40))
