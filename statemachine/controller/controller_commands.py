@@ -894,6 +894,7 @@ _LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
     ControllerOpcode.REGISTER_NODE: ((), ""),
     ControllerOpcode.ALTER_CLIENT_QUOTAS: (None,),
     ControllerOpcode.REPLACE_NODE: (0,),
+    ControllerOpcode.REMOVE_NODE: (0,),
 }
 """Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
 last fields that have these, so those releases can read it."""

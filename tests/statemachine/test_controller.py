@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import pytest
@@ -481,6 +481,59 @@ def test_a_command_is_read_as_it_was_written(command: Command) -> None:
 
 def test_every_kind_of_command_is_tried() -> None:
     assert {msgpack.unpackb(encode(command))[0] for command in COMMANDS} == set(ControllerOpcode)
+
+
+FIRST_VALUES: Final = {
+    ControllerOpcode.BOOTSTRAP: 2,
+    ControllerOpcode.REGISTER_NODE: 12,
+    ControllerOpcode.HEARTBEAT: 3,
+    ControllerOpcode.FENCE_NODE: 3,
+    ControllerOpcode.CREATE_TOPIC: 7,
+    ControllerOpcode.CREATE_PARTITIONS: 3,
+    ControllerOpcode.DELETE_TOPIC: 1,
+    ControllerOpcode.ALTER_TOPIC_CONFIGS: 2,
+    ControllerOpcode.REPLACE_TOPIC_CONFIGS: 2,
+    ControllerOpcode.ADVANCE_CLUSTER_EPOCH: 1,
+    ControllerOpcode.ALLOCATE_PRODUCER_IDS: 2,
+    ControllerOpcode.RAISE_FEATURE_LEVEL: 1,
+    ControllerOpcode.CHECKPOINT: 0,
+    ControllerOpcode.SET_COLLECTION: 1,
+    ControllerOpcode.CREATE_INTERNAL_TOPIC: 4,
+    ControllerOpcode.REPLACE_NODE: 2,
+    ControllerOpcode.REPLICAS_LEFT: 3,
+    ControllerOpcode.REPLICAS_JOINED: 3,
+    ControllerOpcode.ALTER_GROUP_CONFIGS: 2,
+    ControllerOpcode.REPLACE_GROUP_CONFIGS: 2,
+    ControllerOpcode.MOVE_REPLICAS: 3,
+    ControllerOpcode.REPLICAS_MOVED: 1,
+    ControllerOpcode.ALTER_SCRAM_CREDENTIALS: 3,
+    ControllerOpcode.ALTER_ACLS: 2,
+    ControllerOpcode.APPLY_VIEWS: 7,
+    ControllerOpcode.DROP_VIEWS: 2,
+    ControllerOpcode.CANCEL_VIEWS: 3,
+    ControllerOpcode.START_VIEW_WORKER: 4,
+    ControllerOpcode.STOP_VIEWS: 4,
+    ControllerOpcode.PAUSE_VIEWS: 4,
+    ControllerOpcode.VIEWS_PAUSED: 5,
+    ControllerOpcode.RESUME_VIEWS: 3,
+    ControllerOpcode.CUT_OVER_VIEWS: 5,
+    ControllerOpcode.ALTER_CLIENT_QUOTAS: 3,
+    ControllerOpcode.SET_DRAINING: 2,
+    ControllerOpcode.REMOVE_NODE: 1,
+    ControllerOpcode.ADD_NODE: 13,
+    ControllerOpcode.SET_BALANCING: 1,
+}
+"""Values of each kind's entry in the release that brought it. No later release may change one."""
+
+
+def test_every_command_can_be_written_as_the_release_that_brought_it_reads_it() -> None:
+    """A field that a later release adds has a place among `_LATER`: without one this release reads no log of
+    an earlier release, nor that one an entry of this release in a cluster of both."""
+    fewest: dict[ControllerOpcode, int] = {}
+    for command in COMMANDS:
+        kind, *values = msgpack.unpackb(encode(command))
+        fewest[kind] = min(len(values), fewest.get(kind, len(values)))
+    assert fewest == FIRST_VALUES
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,11 @@ from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
     RaiseFeatureLevel,
     RemoveNode,
+    ReplaceNode,
     SetDraining,
     StartViewWorker,
     StopViews,
+    decode,
     encode,
 )
 from strandline.statemachine.kafka_errors import KafkaError
@@ -61,6 +63,9 @@ def test_entries_without_what_is_later_are_those_of_earlier_releases() -> None:
     row = [2, 1, 101, 0, "kafka1", 9001, "mesh1", 7001, 8001, 1, 1, 1000, 501]
     assert msgpack.unpackb(encode(registration(1))) == row
     assert msgpack.unpackb(encode(registration(1, rack="east"))) == [*row, [], "east"]
+    assert msgpack.unpackb(encode(ReplaceNode(3, 9))) == [16, 3, 9]
+    assert msgpack.unpackb(encode(RemoveNode(3))) == [36, 3]
+    assert decode(msgpack.packb([36, 3])) == RemoveNode(3)
 
 
 def test_a_cluster_below_the_level_writes_snapshots_that_earlier_releases_read() -> None:
