@@ -164,7 +164,7 @@ class Run:
         keys = max(1, self._rows // 10)
         row = {
             "auction": self._sent * 7919 % keys,
-            "price": self._sent % 1000,
+            "price": self._sent * 617 % 1000,  # a row in ten is a change of `sample`, and none in a burst
             "sent": int(time.time() * 1e6),
         }
         self._sent += 1
