@@ -59,24 +59,35 @@ class Inputs:
         """Up to `most` records, or little more than `size` bytes, by topic, once there are some.
 
         There are none when the time is up. None is at or above `bounds`: what was read there is kept for
-        later. They are Arrow batches (RECORDS). Raises KafkaException, and InputGone for records that
-        retention has deleted.
+        later. What lies below them is taken at once, unless nothing comes for so long. They are Arrow batches
+        (RECORDS). Raises KafkaException, and InputGone for records that retention has deleted.
         """
         self._last = []
         taken: dict[str, list[Any]] = {}
-        for come in (False, True):
-            if come:
-                # Asked also where enough is there: what comes next is on its way while this is worked.
-                if (most <= 0 or size <= 0) and self._waiting() >= AHEAD_BYTES:
-                    break
-                for piece in self._fetcher.fetch(self._ahead, 0.0 if taken else seconds):
-                    self._ahead.setdefault(piece.place, deque()).append(piece)
+        come = False
+        while True:
             for place in [*self._ahead]:
                 while most > 0 and size > 0 and (one := self._next(place, most, size, bounds)) is not None:
                     taken.setdefault(place[0], []).append(one.piece.records)
                     most, size = most - one.piece.records.num_rows, size - one.size
-        self.full = most <= 0 or size <= 0
+            self.full = most <= 0 or size <= 0
+            enough = self.full or (bool(taken) if bounds is None else self.at(bounds))
+            if come and (enough or bounds is None):
+                break
+            # Asked also where enough is there: what comes next is on its way while this is worked.
+            if self.full and self._waiting() >= AHEAD_BYTES:
+                break
+            if not self._look(0.0 if enough else seconds):
+                break
+            come = True
         return {topic: joined(batches) for topic, batches in taken.items()}
+
+    def _look(self, seconds: float) -> bool:
+        """Have more records here, which are not taken yet; whether some came in time."""
+        pieces = self._fetcher.fetch(self._ahead, seconds)
+        for piece in pieces:
+            self._ahead.setdefault(piece.place, deque()).append(piece)
+        return bool(pieces)
 
     def _waiting(self) -> int:
         """Count the bytes of what waits."""

@@ -97,10 +97,12 @@ def controller(cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch) -> Contr
     return made
 
 
+@pytest.mark.parametrize("at_once", [1, 10])
 def test_a_pause_has_one_state_and_one_transaction_and_waits_for_nothing_else(
-    cluster: PlayedCluster, controller: Controller
+    cluster: PlayedCluster, controller: Controller, at_once: int
 ) -> None:
-    cluster.at_once = 10
+    """Also where what the live version has taken comes record by record."""
+    cluster.at_once = at_once
     task = cluster.process(NEXT, live=False)
     phases._next(task)
     begin, end = controller.done.index("PauseViews"), controller.done.index("StartViewWorker", 1)
@@ -122,7 +124,6 @@ def test_a_state_is_stored_before_the_pause(cluster: PlayedCluster, controller: 
 def test_what_was_taken_in_a_pause_that_fails_is_written(
     cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.at_once = 1
     take, late = VersionTask.take, [0.0]
 
     def slow(task: VersionTask, bounds: Any) -> Any:
@@ -135,6 +136,7 @@ def test_what_was_taken_in_a_pause_that_fails_is_written(
     phases._fill(task)
     phases._dump(task)
     task.sinks.follow(all_sinks=True)
+    task._steps.cap = 1
     task.around = replace(task.around, monotonic=lambda: time.monotonic() + sum(late))
     assert not phases._cut_over(task, Laps(task.around.monotonic))
     assert controller.done[-3:] == ["PauseViews", "transaction", "ResumeViews"]
