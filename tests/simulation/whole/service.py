@@ -47,6 +47,10 @@ class Service:
         fenced = [node for node, registration in machine.nodes.items() if registration.fenced]
         if fenced:
             return f"nodes {fenced} are fenced"
+        balance = machine.balance()
+        step = balance.step() if balance.on else None
+        if step is not None:  # a node that was away meanwhile is filled again, move by move
+            return f"the nodes are not even yet: {step}"
         for topic in machine.topics:
             for number, partition in enumerate(topic.partitions):
                 why = self._not_served(topic.topic_id, number, partition.group)
