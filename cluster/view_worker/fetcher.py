@@ -270,7 +270,7 @@ class LeaderFetcher:
                 self._lost(address, lost)
                 continue
             if answered is not None:
-                self._here += self._parts(*answered)
+                self._here += self._parts(address, *answered)
 
     def _decoded(self, but: Collection[Place]) -> list[Fetched]:
         """Read little more than DECODED_BYTES of what is here, of other places than those in `but`."""
@@ -292,11 +292,13 @@ class LeaderFetcher:
                     self._ended[place] = one.upto
         return found
 
-    def _parts(self, asked: Cut, answer: Any) -> list[Part]:
+    def _parts(self, leader: Address, asked: Cut, answer: Any) -> list[Part]:
         parts = []
         for topic in answer.responses:
             for one in topic.partitions:
                 place = self._names[topic.topic_id], one.partition_index
+                if self._leaders.get(place) != leader:
+                    continue  # it was asked before another one was found, which is asked for the same
                 if one.error_code is not ErrorCode.none:
                     fetched.check(place, one.error_code)
                     self._leaders.pop(place, None)

@@ -51,8 +51,9 @@ def _live(task: VersionTask) -> None:
     task.tell(phase="following")
     paused, until = 0, 0.0
     while True:
-        task.check()
+        # Looked at first: where a cutover has ended a pause by then, `check` knows of it too.
         pause = task.link.known.program.pause
+        task.check()
         if pause is not None and pause.number == paused:
             if task.around.monotonic() > until:
                 _end_pause(task, paused)

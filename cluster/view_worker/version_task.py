@@ -167,7 +167,7 @@ class VersionTask:
         try:
             self._hold(stored if self.state else None)
         except HoldLost:
-            if self.phase != "filling":
+            if self.live or self.phase != "filling":
                 raise
             # Records behind the state may be gone. Readers see nothing of this version: it is filled again.
             self.state, stored, states = "", {}, {}

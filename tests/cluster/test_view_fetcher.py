@@ -43,6 +43,10 @@ class Nodes:
         self.open = 0
         self.patient = False
         """Whether an answer waits for records."""
+        self.sent: list[tuple[int, set[int]]] = []
+        """Nodes and the partitions that they were asked for, whether they have answered or not."""
+        self.behind: dict[int, int] = {}
+        """Nodes that take themselves for leaders still, and how many records of a partition they have."""
         self.lines: list[int] = []
         """What wakes readers of the connections."""
 
@@ -63,14 +67,15 @@ class Nodes:
         self.asked.append((node, asked))
         parts = []
         for place, offset in asked.items():
-            code = self.code if self.leaders[place] == node else ErrorCode.not_leader_or_follower
+            leads = self.leaders[place] == node
+            code = self.code if leads or node in self.behind else ErrorCode.not_leader_or_follower
             if request.topics[0].topic_id != self.topic_id:
                 code = ErrorCode.unknown_topic_id
+            end = len(self.logs[place]) if leads else self.behind.get(node, 0)
             data = b"".join(
                 build([Record(value)], base_offset=offset + at)
-                for at, value in enumerate(self.logs[place][offset:])
+                for at, value in enumerate(self.logs[place][offset:end])
             )
-            end = len(self.logs[place])
             parts.append(
                 Entity(partition_index=place[1], error_code=code, aborted_transactions=None, records=data,
                        last_stable_offset=end)
@@ -100,6 +105,8 @@ class Line:
     def send(self, api: Api, request: Any) -> None:
         assert (api, self._request) == (FETCH, None), "one request is under way at most"
         self._request = request
+        asked = {one.partition for topic in request.topics for one in topic.partitions}
+        self._nodes.sent.append((self._node, asked))
 
     def received(self) -> Any:
         if self._nodes.patient and not any(
@@ -192,6 +199,31 @@ def test_a_leader_that_moves_or_dies_is_followed_and_nothing_comes_twice(
     nodes.logs["t", 0] += [b"c"]
     found += read_until(reader, lambda found: bool(values(found, 0)))
     assert values(found, 0) == [b"a", b"b", b"c"]
+
+
+def sent_until(nodes: Nodes, reader: LeaderFetcher, node: int, numbers: set[int]) -> None:
+    end = time.monotonic() + LONG_SECONDS
+    while (node, numbers) not in nodes.sent:
+        assert time.monotonic() < end, nodes.sent
+        assert reader.fetch((), 0.02) == []
+
+
+def test_an_answer_of_a_leader_before_that_comes_with_the_present_ones_doubles_nothing(
+    nodes: Nodes, reader: LeaderFetcher
+) -> None:
+    """The one before waits for records of two partitions when one moves, and does not know of that yet."""
+    moved, other, stays = ("t", 0), ("t", 1), ("t", 2)
+    nodes.logs[stays] = []
+    nodes.leaders = {moved: 1, other: 0, stays: 1}
+    nodes.patient = True
+    reader.begin(dict.fromkeys((moved, other, stays), 0))
+    sent_until(nodes, reader, 1, {0, 2})
+    nodes.leaders |= {moved: 2, other: 2}
+    sent_until(nodes, reader, 2, {0, 1})
+    nodes.behind = {1: 1}
+    nodes.logs[moved] += [b"a", b"b"]
+    found = read_until(reader, lambda found: b"b" in values(found, 0))
+    assert values(found, 0) == [b"a", b"b"]
 
 
 def test_a_throttled_client_waits(nodes: Nodes, reader: LeaderFetcher) -> None:
