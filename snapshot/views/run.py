@@ -124,6 +124,16 @@ def run_of(layout: Layout, rows: pl.DataFrame, sums: tuple[Weights, ...]) -> Run
     return _consolidated(layout, hashes, ties, rows, sums, np.argsort(hashes, kind="stable"))
 
 
+def is_ordered(run: Run) -> bool:
+    """Whether a run has its rows in their order, each once, under their hashes: else look-ups miss some."""
+    right = run_of(run.layout, run.rows, run.sums)
+    found, wanted = ((one.hashes, *one.sums) for one in (run, right))
+    ties = (run.ties is None) == (right.ties is None) and (
+        run.ties is None or right.ties is None or np.array_equal(run.ties, right.ties)
+    )
+    return ties and all(map(np.array_equal, found, wanted))
+
+
 def merged(first: Run, second: Run) -> Run:
     """Put two runs together; equal rows become one, and what adds up to nothing goes."""
     if not len(first) or not len(second):

@@ -9,7 +9,7 @@ have the same digest. What the views themselves say is for `view_audit.py`, whic
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -164,10 +164,15 @@ def _work(
     except stored_state.StateDamaged as damaged:
         raise _NotThere(str(damaged)) from None
     inputs: dict[str, tuple[Window, ...]] = {}
-    lacking = []
+    lacking: list[str] = []
     for table in tables:
         topic_id = dict(version.inputs).get(table.topic)
-        if topic_id is None or table.topic in inputs:
+        if topic_id is None:
+            continue
+        # Another table of the same topic may need records that this one can do without.
+        if programs.lacks_records(topic_id, keyed=bool(table.key)) and table.topic not in lacking:
+            lacking.append(table.topic)
+        if table.topic in inputs:
             continue
         below = {
             (topic_id, number): end for (topic, number), end in found.cut.items() if topic == table.topic
@@ -176,8 +181,6 @@ def _work(
         if views is None:
             raise _NotThere(f"the input {table.topic} is not in this point")
         inputs[table.topic] = in_order(views)
-        if programs.lacks_records(topic_id, keyed=bool(table.key)):
-            lacking.append(table.topic)
     return _Work(point, program, version.text, state, inputs, tuple(lacking))
 
 
@@ -192,7 +195,8 @@ def _compared(storage: Storage, work: _Work) -> Iterator[tuple[Any, ...]]:
     where = work.point, work.program
     kinds = {name: type(plan).__name__ for name, plan in program.operators().items()}
     try:
-        stored = _stored(storage, work, stored_state.read(work.state, storage.get(work.state)))
+        found = stored_state.read(work.state, storage.get(work.state))
+        stored, disordered = _stored(storage, work, found)
     except ObjectMissing as missing:
         time.sleep(LOOK_AGAIN_SECONDS)
         try:
@@ -217,13 +221,20 @@ def _compared(storage: Storage, work: _Work) -> Iterator[tuple[Any, ...]]:
         for name, operator in replay.circuit.operators.items()
     }
     for name, wanted in fingerprints(replay.circuit).items():
-        yield *where, f"{kinds[name]} {name[:12]}", rows[name], _problem(stored[name], wanted), ""
+        problem = _problem(stored[name], wanted)
+        if not problem and name in disordered:
+            problem = "its rows are not in the order of their hashes: look-ups miss some"
+        yield *where, f"{kinds[name]} {name[:12]}", rows[name], problem, ""
 
 
-def _stored(storage: Storage, work: _Work, found: StoredState) -> Mapping[str, Fingerprint]:
+def _stored(
+    storage: Storage, work: _Work, found: StoredState
+) -> tuple[Mapping[str, Fingerprint], Collection[str]]:
+    """Give what operators have stored, and those of them that have runs in which rows cannot be found."""
     from strandline.snapshot.views.building import circuit_of
     from strandline.snapshot.views.operator import StateManifest
     from strandline.snapshot.views.replay import fingerprints
+    from strandline.snapshot.views.run import is_ordered
     from strandline.snapshot.views.run_file import unpacked
     from strandline.snapshot.views.sql.programs import program_of
 
@@ -237,7 +248,12 @@ def _stored(storage: Storage, work: _Work, found: StoredState) -> Mapping[str, F
             for operator, kept in found.operators.items()
         }
     )
-    return fingerprints(circuit)
+    disordered = {name for name, run in runs.items() if not is_ordered(run)}
+    return fingerprints(circuit), {
+        operator
+        for operator, kept in found.operators.items()
+        if any(run in disordered for spine in kept.spines for run in spine)
+    }
 
 
 def _replayed(storage: Storage, replay: Any, topic: str, windows: tuple[Window, ...]) -> None:
