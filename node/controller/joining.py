@@ -153,8 +153,10 @@ class Joining(PeriodicPart):
     async def _ask(self, seed: SeedAddress, owner: Owner) -> dict[int, Address]:
         """The members, as one of them tells; raises SeedFailed."""
         assert self._command is not None
-        question = [encode(self._command), owner.incarnation]
-        return self._members_in(await self._host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
+        question, version = [encode(self._command), owner.incarnation], self._members.version
+        told = self._members_in(await self._host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
+        # A log that comes meanwhile may be newer than the answer, and names the members as well.
+        return told if self._members.version == version else {}
 
     def _members_in(self, answer: Any) -> dict[int, Address]:
         """The addresses in an answer; raises SeedFailed for a refusal, and for anything else."""

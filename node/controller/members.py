@@ -45,6 +45,8 @@ class Members:
         self._machine = machine
         self._set: set[int] = set()
         """Those that the mesh was told of."""
+        self._back: dict[int, int] = {}
+        """Those that are members again by a member's word, with the generation by which they were removed."""
         self._ids: tuple[int, list[int]] | None = None
 
     @property
@@ -53,6 +55,11 @@ class Members:
         if self._ids is None or self._ids[0] != self._machine.version:
             self._ids = self._machine.version, member_ids(self._founders, self._machine)
         return self._ids[1]
+
+    @property
+    def version(self) -> int:
+        """Index of the controller's last entry that changed what this is made of."""
+        return self._machine.version
 
     @property
     def writers(self) -> set[int]:
@@ -73,7 +80,11 @@ class Members:
         """Have the mesh know the members as they are now; `told` are addresses that a member gave, which had
         caught up with the log, where this node has not."""
         machine, me = self._machine, self._host.node_id
-        gone = {node for node, known in machine.folders.items() if known.folder == REMOVED}
+        removed = {
+            node: known.generation for node, known in machine.folders.items() if known.folder == REMOVED
+        }
+        self._back |= {node: removed[node] for node in told or () if node in removed}
+        gone = {node for node, generation in removed.items() if self._back.get(node) != generation}
         wanted = {**self.addresses(), **(told or {})}
         for node, address in wanted.items():
             # One that was removed knocks at the nodes whose file has it, until an operator replaces it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
 from strandline.node.controller.controller_voters import AWAY_SECONDS, ControllerVoters
-from strandline.node.controller.joining import LOST_SECONDS
+from strandline.node.controller.joining import LOST_SECONDS, MEMBERS_WORD
 from strandline.node.controller.voter_choice import Act, Change
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.raft.data_folder import Standing
@@ -131,6 +132,71 @@ def test_a_node_that_was_cut_off_while_another_joined_finds_it_when_it_leads(awa
         brokers.world.network.heal_all()
         brokers.wait(lambda: JOINS in members(brokers, away), LOST_SECONDS + 5.0)
         brokers.wait(lambda: brokers.brokers[away].host.connected(JOINS))
+
+
+@pytest.mark.parametrize("away", [3, 5])
+def test_a_node_that_was_cut_off_finds_a_removed_id_that_came_back_and_leads(away: int) -> None:
+    """Its own log says that there is no such node; the members say that there is one."""
+    with Brokers(leader_rebalance=False) as brokers:
+        for node in {JOINS, away} - set(brokers.nodes):
+            brokers.join(node)
+            brokers.wait(lambda node=node: joined(brokers, node), 60.0)
+        brokers.stop(JOINS)
+        brokers.wait(lambda: brokers.brokers[1].controller.machine.nodes[JOINS].fenced)
+        assert brokers.submit(1, RemoveNode(JOINS)) == 1
+        brokers.wait(lambda: all(is_removed(brokers, each) for each in brokers.brokers), 60.0)
+        brokers.world.network.isolate(away)
+        brokers.world.nodes[JOINS].replace_disk()
+        brokers.start(JOINS)
+        strangers = brokers.brokers[1].host.mesh.strangers
+        brokers.wait(lambda: JOINS in strangers.knocking() and not strangers.knocking()[JOINS].replaced, 60.0)
+        assert isinstance(brokers.submit(1, ReplaceNode(JOINS, strangers.knocking()[JOINS].folder)), int)
+        brokers.wait(lambda: brokers.registered(JOINS), 60.0)
+        if away == 5:
+            brokers.stop(3)
+        votes = brokers.brokers[1].host.groups[0]
+        brokers.wait(lambda: JOINS in votes.voters, AWAY_SECONDS + 60.0)
+        leader = brokers.brokers[brokers.leader()].host.groups[0]
+        assert leader.is_leader
+        assert brokers.leader() == JOINS or leader.transfer(JOINS)
+        brokers.wait(lambda: brokers.brokers[JOINS].host.groups[0].is_leader)
+        brokers.world.network.heal_all()
+        brokers.wait(lambda: JOINS in members(brokers, away), LOST_SECONDS + 5.0)
+        brokers.wait(lambda: brokers.brokers[away].host.connected(JOINS))
+        brokers.world.run(brokers.world.now + 2)
+        assert brokers.brokers[away].host.connected(JOINS)
+
+
+def test_an_answer_that_the_own_log_has_overtaken_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may name an address of before, and the log says the newer one only once."""
+    with Brokers() as brokers:
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        broker = brokers.brokers[3]
+        owner = broker.joining._storage()
+        assert owner is not None
+
+        async def late(*_: Any) -> list[Any]:
+            await asyncio.sleep(5.0 if overtaken else 0.0)
+            return [MEMBERS_WORD, [[JOINS, "before", 1]]]
+
+        monkeypatch.setattr(broker.host.mesh, "ask", late)
+        overtaken = True
+        asked = brokers.world.nodes[3].spawn(broker.joining._ask_members(owner, []))
+        brokers.create_topic(1, "t")
+        assert not asked.done()
+        brokers.wait(asked.done)
+        assert broker.host.known_addresses[JOINS] == (brokers.world.nodes[JOINS].host, MESH_PORT)
+        overtaken = False
+        brokers.run(3, broker.joining._ask_members(owner, []))
+        assert broker.host.known_addresses[JOINS] == ("before", 1), "a member's word, before one's own log"
+
+
+def is_removed(brokers: Brokers, node: int) -> bool:
+    """Whether this node knows that JOINS was removed, and that this is over."""
+    machine = brokers.brokers[node].controller.machine
+    folder = machine.folders.get(JOINS)
+    return folder is not None and folder.folder == REMOVED and machine.replacement is None
 
 
 def test_founders_change_to_seeds_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
