@@ -32,7 +32,7 @@ from strandline.node.objectstore.store import StoreError
 from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.balance_plan import Balance, Step
-from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RemoveNode
 from strandline.statemachine.controller.controller_state import NodeFolder
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
@@ -449,8 +449,18 @@ async def test_a_cluster_is_upgraded_and_then_a_node_is_drained(
         dead = node.machine.nodes[1]._replace(node=2, fenced=True)
         node.machine._state.put_node(dead)
         node.machine._state.folders[2] = NodeFolder(1, 77)
-        answer = await client.ask("POST", remove, b'{"node": 2}')
+        submitted: list[Any] = []
+        submit = node.controller.submit
+
+        async def noted(command: Any, timeout: float) -> Any:  # noqa: ASYNC109
+            submitted.append(command)
+            return await submit(command, timeout)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(node.controller, "submit", noted)
+            answer = await client.ask("POST", remove, b'{"node": 2}')
         assert (answer.status, answer.json()) == (200, {"node": 2, "leaving": 1})
+        assert submitted == [RemoveNode(2, 2)], "that folder and no later one"
         told = await client.get("/api/nodes")
         assert [one["node"] for one in told["nodes"]] == [1]
         assert (told["replacement"]["node"], told["replacement"]["leaving"]) == (2, 1)

@@ -9,12 +9,13 @@ import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
 from strandline.node.controller.controller_voters import AWAY_SECONDS, ControllerVoters
-from strandline.node.controller.joining import LOST_SECONDS, MEMBERS_WORD
+from strandline.node.controller.joining import LOST_AGAIN_SECONDS, LOST_SECONDS, MEMBERS_WORD
 from strandline.node.controller.voter_choice import Act, Change
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.raft.data_folder import Standing
 from strandline.node.raft.folder_file import FolderKey
 from strandline.node.raft.group import RaftGroup
+from strandline.node.raft.mesh.mesh import Mesh
 from strandline.statemachine.controller.controller_commands import (
     AddNode,
     MoveReplicas,
@@ -190,6 +191,30 @@ def test_an_answer_that_the_own_log_has_overtaken_is_not_followed(monkeypatch: p
         overtaken = False
         brokers.run(3, broker.joining._ask_members(owner, []))
         assert broker.host.known_addresses[JOINS] == ("before", 1), "a member's word, before one's own log"
+
+
+def test_a_node_asks_only_while_it_hears_no_leader_and_then_now_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer is an entry of the controller's log."""
+    asked: list[int] = []
+    ask = Mesh.ask
+
+    async def noted(mesh: Mesh, host: str, port: int, question: Any, seconds: float) -> Any:
+        asked.append(port)
+        return await ask(mesh, host, port, question, seconds)
+
+    monkeypatch.setattr(Mesh, "ask", noted)
+    with Brokers() as brokers:
+        brokers.world.run(brokers.world.now + 2 * LOST_SECONDS)
+        assert not asked
+        brokers.crash(1)
+        brokers.crash(2)
+        brokers.world.run(brokers.world.now + LOST_SECONDS - 2.0)
+        assert not asked
+        rounds = 4
+        brokers.world.run(brokers.world.now + 2.0 + rounds * LOST_AGAIN_SECONDS)
+        assert 2 <= len(asked) <= 2 * rounds, "the two others, and not itself"
 
 
 def is_removed(brokers: Brokers, node: int) -> bool:

@@ -7,8 +7,10 @@ import pytest
 from strandline.node.controller.joining import LOST_SECONDS
 from strandline.node.controller.lost_disks import KNOCKING_SECONDS
 from strandline.node.raft.group import RaftGroup
-from strandline.statemachine.controller.controller_commands import SetDraining
-from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller import node_folders
+from strandline.statemachine.controller.controller_commands import ReplaceNode, SetDraining
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState
+from strandline.statemachine.kafka_errors import Refused
 from tests.controller.brokers import Brokers
 
 
@@ -24,7 +26,15 @@ def folder_in_force(brokers: Brokers, node: int) -> int:
     return brokers.brokers[by].controller.machine.folders[node].folder
 
 
-def test_a_lost_disk_is_replaced_after_a_while_and_the_next_one_too() -> None:
+def test_a_lost_disk_is_replaced_after_a_while_and_the_next_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: set[tuple[int, int]] = set()
+    replace = node_folders.replace
+
+    def noted(state: ControllerState, index: int, command: ReplaceNode) -> int | Refused:
+        asked.add((command.node, command.generation))
+        return replace(state, index, command)
+
+    monkeypatch.setattr(node_folders, "replace", noted)
     with Brokers(4, replace_lost_disks=True) as brokers:
         topic = brokers.create_topic(1, "orders", partitions=4)
         for lost in (3, 4):
@@ -39,6 +49,9 @@ def test_a_lost_disk_is_replaced_after_a_while_and_the_next_one_too() -> None:
             for node in partition.replicas:
                 group = brokers.brokers[node].host.groups[partition.group]
                 brokers.wait(lambda group=group: len(group.voters) == 3)
+        assert asked == {(3, 2), (4, 2)}, (
+            "each names the folder's generation, so that no duplicate comes late"
+        )
 
 
 def test_a_disk_is_replaced_also_while_a_node_leads_that_joined() -> None:

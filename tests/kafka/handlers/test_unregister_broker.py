@@ -5,8 +5,8 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.wire.apis import ApiKey
-from strandline.statemachine.controller.controller_commands import FenceNode, Heartbeat
-from strandline.statemachine.controller.feature_levels import REMOVAL
+from strandline.statemachine.controller.controller_commands import FenceNode, Heartbeat, RemoveNode
+from strandline.statemachine.controller.feature_levels import REMOVAL, TARGETS
 from tests.kafka.handlers.fake_cluster import Cluster
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.runtime.jumping_loop import run
@@ -39,7 +39,9 @@ def test_a_dead_node_without_replicas_is_forgotten_and_any_other_is_refused_with
         code, message = await asked(held)
         assert (code, "has replicas of t" in message) == (ErrorCode.invalid_request, True)
         cluster.apply(Heartbeat(held, state.nodes[held].boot_id, 1_000))
+        state.feature_level = node.controller.machine._state.feature_level = TARGETS
         assert await asked(idle) == (ErrorCode.none, "")
         assert idle not in cluster.leader.nodes
+        assert node.controller.submitted[-1] == RemoveNode(idle, 2), "that folder and no later one"
 
     run(test)
