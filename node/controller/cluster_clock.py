@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from statistics import median_low
 from typing import Final, NamedTuple
 
 FAR_MS: Final = 10_000
@@ -87,10 +86,10 @@ class ClusterClock:
         """This node's clock compared with those of the others."""
         own = self._wall_ms() - self._loop_ms()
         nodes = self._nodes()
-        shown = [own, *(max(times) for node, times in self._shown.items() if node in nodes)]
-        middle = median_low(shown)
+        shown = sorted([own, *[max(times) for node, times in self._shown.items() if node in nodes]])
+        middle = shown[(len(shown) - 1) // 2]
         # If there is a majority that agrees, the median is one of it, or lies between two of it.
-        agreeing = sum(abs(other - middle) <= FAR_MS for other in shown)
+        agreeing = len([other for other in shown if abs(other - middle) <= FAR_MS])
         if 2 * agreeing <= len(nodes):
             return ClockEstimate(0, trusted=False)
         return ClockEstimate(0 if abs(own - middle) <= FAR_MS else middle - own, trusted=True)

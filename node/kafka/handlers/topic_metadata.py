@@ -23,7 +23,7 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.wire.handler import EncodedBody
 from strandline.node.kafka.wire.response_encoder import encode_plain, write_varint
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.node.kafka.wire.schema import EntityLayout, entity_layout
+from strandline.node.kafka.wire.schema import entity_layout
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import PartitionAssignment, Topic
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -193,7 +193,7 @@ def encoded(entity: Any) -> bytes:
 def with_elements(entity: Any, field: str, elements: Sequence[bytes]) -> bytes:
     """An entity whose array `field` is empty, encoded with these elements in it."""
     empty = encode_plain(entity)
-    flexible, behind = _behind(entity_layout(type(entity)), field)
+    flexible, behind = _behind(type(entity), field)
     count = write_varint(len(elements) + 1) if flexible else _LENGTH.pack(len(elements))
     start = len(empty) - behind
     none = 1 if flexible else _LENGTH.size
@@ -206,8 +206,9 @@ def with_topics(response: Any, topics: Sequence[bytes]) -> EncodedBody:
 
 
 @cache
-def _behind(layout: EntityLayout, field: str) -> tuple[bool, int]:
+def _behind(entity: type[Any], field: str) -> tuple[bool, int]:
     """Whether lengths are compact, and how many bytes follow the array: all of fixed size, and no tags."""
+    layout = entity_layout(entity)
     names = [plain.name for plain in layout.plain]
     behind = layout.plain[names.index(field) + 1 :]
     assert not layout.tagged
