@@ -193,7 +193,7 @@ def encoded(entity: Any) -> bytes:
 def with_elements(entity: Any, field: str, elements: Sequence[bytes]) -> bytes:
     """An entity whose array `field` is empty, encoded with these elements in it."""
     empty = encode_plain(entity)
-    flexible, behind = _behind(type(entity), field)
+    flexible, behind = _behind(entity.__class__, field)
     count = write_varint(len(elements) + 1) if flexible else _LENGTH.pack(len(elements))
     start = len(empty) - behind
     none = 1 if flexible else _LENGTH.size

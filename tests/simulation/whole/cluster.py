@@ -52,6 +52,9 @@ MESH_PORT, KAFKA_PORT, LOGIN_PORT, ADMIN_PORT = 9000, 9092, 9093, 9644
 STOP_SECONDS = 20.0
 CALM_EPOCH_SECONDS = 0.25
 CLOCKS_WRONG_MS = 1_000_000
+REFUSED_SECONDS = 0.6
+"""At least so long after its end a process of the cluster before is started again: all that it gets is a
+refusal, and a thousand of them in a run show no more than thirty."""
 """Where clocks jump, nothing is said about retention by time."""
 
 
@@ -142,7 +145,10 @@ class WholeCluster:
         broker = self.brokers.pop(node, None)
         if broker is not None:
             self.on_crash(broker)
-        self.world.call_later(self.restart_after(node), self._start_again, node, sim.boot)
+        seconds = self.restart_after(node)
+        if node in self.of_before:
+            seconds = max(seconds, REFUSED_SECONDS)
+        self.world.call_later(seconds, self._start_again, node, sim.boot)
 
     def _start_again(self, node: int, boot: int) -> None:
         if self.world.nodes[node].boot == boot:
