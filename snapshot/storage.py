@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
 from obstore import exceptions
 from obstore.store import from_url
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
@@ -52,6 +55,10 @@ class Storage(ABC):
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
         """The keys that start with a prefix, in key order. The prefix is empty or ends with a slash."""
+
+    @abstractmethod
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Bytes of each object, by the keys that start with a prefix."""
 
     @abstractmethod
     def versions(self, prefix: str) -> dict[str, str]:
@@ -137,8 +144,13 @@ class FolderStorage(Storage):
     def list(self, prefix: str) -> list[str]:
         return sorted(key for key, _ in self._walk(prefix))
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {key: file.st_size for key, file in self._files(prefix)}
+
     def versions(self, prefix: str) -> dict[str, str]:
-        found = {}
+        return {key: f"{file.st_size}-{file.st_mtime_ns}" for key, file in self._files(prefix)}
+
+    def _files(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         for key, entry in self._walk(prefix):
             try:
                 file = entry.stat()
@@ -146,8 +158,7 @@ class FolderStorage(Storage):
                 continue  # deleted since it was listed
             except OSError as error:
                 raise StorageError(f"{self.url}: {error}") from error
-            found[key] = f"{file.st_size}-{file.st_mtime_ns}"
-        return found
+            yield key, file
 
 
 class BucketStorage(Storage):
@@ -194,19 +205,23 @@ class BucketStorage(Storage):
         return StorageError(f"{self.url}: object {key}: {_first_line(error)}: {_CHECK}")
 
     def list(self, prefix: str) -> list[str]:
-        try:
-            return sorted(
-                meta["path"] for chunk in obstore.list(self._store, prefix or None) for meta in chunk
-            )
-        except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
+        return sorted(meta["path"] for meta in self._listed(prefix))
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {meta["path"]: meta["size"] for meta in self._listed(prefix)}
 
     def versions(self, prefix: str) -> dict[str, str]:
+        return {
+            meta["path"]: f"{meta['size']}-{meta['e_tag'] or meta['last_modified']}"
+            for meta in self._listed(prefix)
+        }
+
+    def _listed(self, prefix: str) -> Iterator[ObjectMeta]:
         try:
-            listed = [meta for chunk in obstore.list(self._store, prefix or None) for meta in chunk]
+            for chunk in obstore.list(self._store, prefix or None):
+                yield from chunk
         except (exceptions.BaseError, OSError) as error:
             raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
-        return {meta["path"]: f"{meta['size']}-{meta['e_tag'] or meta['last_modified']}" for meta in listed}
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:

@@ -20,6 +20,7 @@ from pathlib import Path
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
+from strandline.snapshot.spark.class_archive import options
 from strandline.snapshot.spark.shipping import ship
 
 OLDEST_JAVA = 17
@@ -70,6 +71,7 @@ def session(
     configs: Mapping[str, str] | None = None,
     *,
     short_jobs: bool = False,
+    archives: Path | None = None,
 ) -> SparkSession:
     """Start a session, or return the one that runs, with `configs`, which are Spark's own and win over ours.
 
@@ -81,6 +83,9 @@ def session(
     its stages, of which the audits have hundreds. Each of the two halves the processor that jobs of seconds
     take, as those do; scans of gigabytes in Spark's own operators would take more.
 
+    `archives`: a folder, `cache_folder()` of `class_archive`, for an archive of the driver's classes. The
+    first session leaves one there when its Java ends; later ones start sooner by it.
+
     Raises NoJava before Spark is started, and NoMaster, also for a server of Spark Connect (`sc://`): its
     sessions have no context, which the audits need, and begin by `SparkSession.builder.remote`.
     """
@@ -88,14 +93,16 @@ def session(
         raise NoMaster(f"{master} is a server of Spark Connect, and no master", _CONNECT_CURE)
     local = master.startswith("local")
     driver = "127.0.0.1" if local else _address_towards(master)
-    check_java()
+    java_said = check_java()
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if driver is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
-    java = f"-Dlog4j2.configurationFile={_LOGGING} {_SHORT_JOBS if short_jobs else ''}".strip()
+    flags = _SHORT_JOBS if short_jobs else ""
+    archive = options(archives, java_said, flags) if archives is not None else ""
+    java = f"-Dlog4j2.configurationFile={_LOGGING} {flags} {archive}".strip()
     ours = {**_DEFAULTS, "spark.driver.extraJavaOptions": java}
     if driver is not None:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = driver
@@ -151,8 +158,9 @@ def _await_executor(spark: SparkSession, master: str) -> None:
         time.sleep(0.1)
 
 
-def check_java() -> None:
-    """Raise NoJava unless the Java that Spark would run is there and new enough."""
+def check_java() -> str:
+    """What the Java that Spark would run says of its version; raises NoJava unless it is there and new
+    enough."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"
@@ -163,7 +171,9 @@ def check_java() -> None:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoJava(f"Spark needs Java, and {java} cannot be run ({error})", cure) from error
-    version = _VERSION.search(told.stderr + told.stdout)
+    said = told.stderr + told.stdout
+    version = _VERSION.search(said)
     if version is None or int(version[1]) < OLDEST_JAVA:
         found = f"version {version[1]}" if version else "of an unknown version"
         raise NoJava(f"Spark needs Java {OLDEST_JAVA}, {java} is {found}", cure)
+    return said

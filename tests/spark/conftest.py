@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, audit_storages, small
+from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, audit_storages, documents, small
 from strandline.snapshot.spark.session import session
 
 
@@ -72,6 +72,8 @@ def audited(
     """What full audits say of all these storages, where each without a finding has a proof since."""
     every = [storage for named in audited_storages.values() for storage in named.values()]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small, "SMALL_OFFSETS", 0)  # these go through parallel tasks; smaller runs do not
+        # These go through parallel tasks; smaller runs do not.
+        patch.setattr(small, "SMALL_OFFSETS", 0)
+        patch.setattr(documents, "LITTLE_BYTES", -1)
         runs = iter(audit_storages(spark, every, leave_proofs=True))
     return {module: {name: next(runs) for name in named} for module, named in audited_storages.items()}

@@ -10,7 +10,7 @@ import pytest
 from strandline.snapshot.names import LocalName, SnapshotName
 from strandline.snapshot.spark.audits import key_tables, replay
 from strandline.snapshot.spark.audits.copies import GroupCopies, group_copies
-from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.documents import LITTLE_BYTES, Listing
 from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.work import ClusterStorage
 
@@ -31,7 +31,7 @@ class Counted(list[Any]):
 def listed() -> Listing:
     documents = Counted(SnapshotName("harbour", group, 7, node) for group in GROUPS for node in (1, 2, 3))
     local = Counted(LocalName("harbour", group, 7, node) for group in GROUPS for node in (1, 2))
-    return Listing(documents, [], local, 0)
+    return Listing(documents, [], local, 0, LITTLE_BYTES + 1)
 
 
 def copies_of(listing: Listing) -> list[GroupCopies]:
@@ -51,13 +51,14 @@ def test_names_are_looked_through_once_for_all_compacted_partitions(monkeypatch:
     assert {tuple(one.missing) for one in copies} == {(3,)}
     given: list[Any] = []
 
-    def took(spark: Any, items: Any, *rest: Any) -> Any:
+    def took(spark: Any, items: Any, *rest: Any, here: bool) -> Any:
+        assert not here
         given.extend(items)
         return MagicMock()
 
     monkeypatch.setattr(key_tables, "frame", took)
     monkeypatch.setattr(key_tables, "tasks", lambda spark: 4)
-    key_tables._records(MagicMock(), [ClusterStorage(MagicMock(), "harbour")], [listing], copies)
+    key_tables._records(MagicMock(), [ClusterStorage(MagicMock(), "harbour")], [listing], copies, False)
     assert [[name[1] for name in names] for _, _, _, names, _ in given] == [[group] * 3 for group in GROUPS]
     for names in (listing.documents, listing.locals):
         assert isinstance(names, Counted)
@@ -73,7 +74,7 @@ def test_replays_share_what_is_known_of_all_partitions(monkeypatch: pytest.Monke
         return MagicMock()
 
     monkeypatch.setattr(replay, "Targets", targets)
-    monkeypatch.setattr(replay, "frame", lambda spark, items, per_item, schema: work.append(per_item))
+    monkeypatch.setattr(replay, "frame", lambda spark, items, per_item, schema, here: work.append(per_item))
     replay.replay_rows(MagicMock(), [ClusterStorage(MagicMock(), "harbour")], [listed()], [PLACES])
     for group in GROUPS:
         assert list(work[0]((0, group, [], []))) == []

@@ -113,7 +113,7 @@ def frames_of(
     whole = [listing(storage) for storage in stored]
     places = [find_places(storage, found) for storage, found in zip(stored, whole, strict=True)]
     listings = [without_gone(found, place) for found, place in zip(whole, places, strict=True)]
-    versions = stored_objects(spark, stored).select("root", "object", "version").localCheckpoint()
+    versions = stored_objects(spark, stored, False).select("root", "object", "version").localCheckpoint()
     known = known_rows(spark, stored, proved)
     if known is not None:
         known = known.dropDuplicates(["root", *SAME, "place"])  # several undamaged storages have one object

@@ -73,6 +73,9 @@ class Watched(Storage):
     def list(self, prefix: str) -> Any:
         return self._inner.list(prefix)
 
+    def sizes(self, prefix: str) -> Any:
+        return self._inner.sizes(prefix)
+
     def versions(self, prefix: str) -> Any:
         return self._inner.versions(prefix)
 

@@ -67,6 +67,9 @@ class Bucket(Storage):
     def get_range(self, key: str, start: int, length: int) -> bytes:
         raise NotImplementedError
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        raise NotImplementedError
+
     def versions(self, prefix: str) -> dict[str, str]:
         raise NotImplementedError
 

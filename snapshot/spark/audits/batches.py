@@ -40,7 +40,7 @@ from strandline.snapshot.spark.audits.references import (
     reference_rows,
 )
 from strandline.snapshot.spark.audits.small import held
-from strandline.snapshot.spark.audits.work import ClusterStorage, record_batches, tasks
+from strandline.snapshot.spark.audits.work import ClusterStorage, mapped_here, record_batches, tasks
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX
 
@@ -129,12 +129,15 @@ def batch_rows(
             .select(*SCHEMA.names)
         )
         unread = versioned.join(known.select(*keys).distinct(), keys, "left_anti")
-    parts.append(
-        unread.select(*REFERENCE_SCHEMA.names)
-        .repartition(tasks(spark), "root", "object")
-        .sortWithinPartitions("root", "object", "position")
-        .mapInArrow(check, SCHEMA)
-    )
+    unread, order = unread.select(*REFERENCE_SCHEMA.names), ("root", "object", "position")
+    checked = mapped_here(unread, order, check, SCHEMA) if small else None
+    if checked is None:
+        checked = (
+            unread.repartition(tasks(spark), "root", "object")
+            .sortWithinPartitions(*order)
+            .mapInArrow(check, SCHEMA)
+        )
+    parts.append(checked)
     return BatchFrames(references, held(reduce(DataFrame.union, parts), small))
 
 

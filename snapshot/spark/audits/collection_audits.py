@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
 from strandline.snapshot.spark.audits.document_audits import going_back
+from strandline.snapshot.spark.audits.work import local_frame
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 _RISING = {
@@ -201,4 +202,4 @@ def _said(*parts: str) -> Column:
 
 def _local(frames: Frames, rows: Sequence[tuple[Any, ...]], schema: str) -> DataFrame:
     """A few rows that were computed here."""
-    return frames.documents.sparkSession.createDataFrame(list(rows), schema)
+    return local_frame(frames.documents.sparkSession, rows, schema)

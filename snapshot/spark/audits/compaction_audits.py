@@ -12,6 +12,7 @@ from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
 from strandline.snapshot.spark.audits.copies import NEWEST, Pairing
 from strandline.snapshot.spark.audits.document_audits import going_back
 from strandline.snapshot.spark.audits.key_problems import AGREE, KEPT, LATEST, RESURRECTED, key_text
+from strandline.snapshot.spark.audits.work import local_frame
 
 _RISING = {
     "mtro": "MTRO",
@@ -60,7 +61,7 @@ def _above(name: str, words: str, limit: Column) -> tuple[Column, Column]:
 
 def _compacted(frames: Frames) -> DataFrame:
     groups = [(one.root, one.group) for one in frames.tables.copies]
-    return frames.documents.sparkSession.createDataFrame(groups, "root int, `group` long")
+    return local_frame(frames.documents.sparkSession, groups, "root int, `group` long")
 
 
 def level_one_is_clean(frames: Frames) -> Answer:
@@ -152,12 +153,12 @@ def local_logs_agree(frames: Frames) -> Answer:
                 damaged.append(
                     (*at, f"{ends}: tombstones below {newest.ripe_tombstones} may be gone already")
                 )
-    local_rows = frames.documents.sparkSession.createDataFrame
+    spark = frames.documents.sparkSession
     findings = _found(frames, AGREE).unionByName(
-        local_rows(damaged, _NODE_FINDING).withColumn("base_offset", f.lit(None).cast("long"))
+        local_frame(spark, damaged, _NODE_FINDING).withColumn("base_offset", f.lit(None).cast("long"))
     )
     counts = _compared(frames, Pairing.COPIES)
-    return Answer(counts, "keys compared", findings, local_rows(remarks, _NODE_FINDING))
+    return Answer(counts, "keys compared", findings, local_frame(spark, remarks, _NODE_FINDING))
 
 
 def _found(frames: Frames, audit: str) -> DataFrame:

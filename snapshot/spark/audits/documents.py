@@ -121,6 +121,10 @@ _KIND_COLUMNS = 11 + len(REMOVAL_OFFSETS)
 Name = TypeVar("Name", SnapshotName, LogName, LocalName)
 
 
+LITTLE_BYTES = 2 * 1024 * 1024
+"""Documents and logs together: at most about a second of one processor for decoding and replaying them."""
+
+
 class Listing(NamedTuple):
     """Published objects of one cluster, by name."""
 
@@ -129,6 +133,8 @@ class Listing(NamedTuple):
     locals: list[LocalName]
     others: int
     """Names below the cluster's prefix that are none of these."""
+    bytes: int
+    """Of all of them together."""
 
 
 def listing(storage: ClusterStorage) -> Listing:
@@ -137,7 +143,8 @@ def listing(storage: ClusterStorage) -> Listing:
     logs: list[LogName] = []
     local_documents: list[LocalName] = []
     others = 0
-    for name in storage.storage.list(cluster_prefix(storage.cluster)):
+    sizes = storage.storage.sizes(cluster_prefix(storage.cluster))
+    for name in sorted(sizes):
         try:
             parsed = parse_name(name)
         except ValueError:
@@ -149,7 +156,12 @@ def listing(storage: ClusterStorage) -> Listing:
             local_documents.append(parsed)
         else:
             logs.append(parsed)
-    return Listing(documents, logs, local_documents, others)
+    return Listing(documents, logs, local_documents, others, sum(sizes.values()))
+
+
+def is_little(listings: Sequence[Listing]) -> bool:
+    """Whether the driver reads itself what is published: no work of Python is left for Spark then."""
+    return sum(found.bytes for found in listings) <= LITTLE_BYTES
 
 
 def by_group(names: Iterable[Name]) -> dict[int, list[Name]]:
@@ -189,7 +201,9 @@ def of_this_release(document: SnapshotDocument) -> SnapshotDocument:
 
 
 def document_rows(
-    spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
+    spark: SparkSession,
+    storages: Sequence[ClusterStorage],
+    listings: Sequence[Listing],
 ) -> DataFrame:
     """A row of SCHEMA for every document of every storage; `root` is the storage's place in the list.
 
@@ -215,7 +229,7 @@ def document_rows(
             rows.append((root, *row))
         yield from rows
 
-    return frame(spark, items, work, SCHEMA)
+    return frame(spark, items, work, SCHEMA, here=is_little(listings))
 
 
 def document_row(storage: Storage, name: SnapshotName) -> tuple[tuple[Any, ...], bool]:

@@ -36,11 +36,18 @@ from strandline.snapshot.local_rows import rows_of
 from strandline.snapshot.names import SnapshotName, local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, pairs
-from strandline.snapshot.spark.audits.documents import Listing, by_group
+from strandline.snapshot.spark.audits.documents import Listing, by_group, is_little
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.small import held
-from strandline.snapshot.spark.audits.work import ClusterStorage, frame, record_batches, tasks
+from strandline.snapshot.spark.audits.work import (
+    ClusterStorage,
+    frame,
+    local_frame,
+    mapped_here,
+    record_batches,
+    tasks,
+)
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extent import INLINE_ROW
@@ -125,20 +132,20 @@ def read_tables(
     small: bool,
 ) -> Tables:
     """Read what the copies have, and compare them."""
-    local = held(_local_rows(spark, storages, copies), small)
+    local = held(_local_rows(spark, storages, copies, is_little(listings)), small)
     headers: dict[tuple[int, int], dict[int, Any]] = {(one.root, one.group): {} for one in copies}
     if any(one.local for one in copies):
         for row in local.where("key is null").collect():
             headers[row["root"], row["group"]][row["copy"]] = row
     compared = [pair for one in copies for pair in pairs(one, headers[one.root, one.group])]
-    keys = held(_key_rows(spark, storages, listings, copies, local), small)
-    judged = judged_keys(keys, spark.createDataFrame(compared, PAIR))
+    keys = held(_key_rows(spark, storages, listings, copies, local, small), small)
+    judged = judged_keys(keys, local_frame(spark, compared, PAIR))
     findings, counts = held(key_findings(judged), small), held(key_counts(judged), small)
     return Tables(copies, headers, keys, findings, counts, (local, keys, findings, counts))
 
 
 def _local_rows(
-    spark: SparkSession, storages: Sequence[ClusterStorage], copies: Sequence[GroupCopies]
+    spark: SparkSession, storages: Sequence[ClusterStorage], copies: Sequence[GroupCopies], here: bool
 ) -> DataFrame:
     """The rows of LOCAL_SCHEMA of all local documents beside the checkpoints that are looked at."""
     stores = [storage.storage for storage in storages]
@@ -159,7 +166,7 @@ def _local_rows(
         for key, offset, tombstone in rows_of(document).tolist():
             yield (*place, key, offset, tombstone, False, None, None, None, None, None)
 
-    return frame(spark, items, work, LOCAL_SCHEMA)
+    return frame(spark, items, work, LOCAL_SCHEMA, here=here)
 
 
 def _key_rows(
@@ -168,10 +175,11 @@ def _key_rows(
     listings: Sequence[Listing],
     copies: Sequence[GroupCopies],
     local: DataFrame,
+    small: bool,
 ) -> DataFrame:
     """A row for each key: `lasts`, its last (offset, tombstone) by copy; `times` that it lies where level one
     is clean, from the offset `first_clean` on. The row without a key is that of records without one."""
-    records = _records(spark, storages, listings, copies)
+    records = _records(spark, storages, listings, copies, small)
     of_logs = local.where("key is not null").select(*RECORD_SCHEMA.names)
     last = f.max(f.struct("offset", "tombstone")).alias("last")
     return (
@@ -198,6 +206,7 @@ def _records(
     storages: Sequence[ClusterStorage],
     listings: Sequence[Listing],
     copies: Sequence[GroupCopies],
+    small: bool,
 ) -> DataFrame:
     """The rows of RECORD_SCHEMA of level one and level zero."""
     stores = [storage.storage for storage in storages]
@@ -219,10 +228,13 @@ def _records(
         for (root, holder), found in groupby(rows, key=lambda row: (row.root, row.holder)):
             yield from _read(stores[root], holder, list(found))
 
+    found = frame(spark, items, sources, SOURCE_SCHEMA, here=is_little(listings))
+    order = ("root", "holder", "position")
+    if small and (done := mapped_here(found, order, read, RECORD_SCHEMA)) is not None:
+        return done
     return (
-        frame(spark, items, sources, SOURCE_SCHEMA)
-        .repartition(tasks(spark), "root", "holder")
-        .sortWithinPartitions("root", "holder", "position")
+        found.repartition(tasks(spark), "root", "holder")
+        .sortWithinPartitions(*order)
         .mapInArrow(read, RECORD_SCHEMA)
     )
 

@@ -29,7 +29,8 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from strandline.snapshot.names import CLUSTER_NAME
 from strandline.snapshot.spark.audits.batches import KNOWN_SCHEMA, SAME
 from strandline.snapshot.spark.audits.checks_version import checks_version
-from strandline.snapshot.spark.audits.work import ClusterStorage, tasks
+from strandline.snapshot.spark.audits.small import FEW_ROWS
+from strandline.snapshot.spark.audits.work import ClusterStorage, mapped_here, tasks
 from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import Storage, StorageError
 
@@ -137,7 +138,12 @@ def known_rows(
     count = max(1, min(tasks(spark), len(items)))
     share = f.pmod(f.xxhash64("object"), f.lit(SPOT_SHARE))
     again = (share == f.pmod("proof", f.lit(SPOT_SHARE))) | (share == f.lit(_drawn_share()))
-    rows = spark.range(0, len(items), 1, count).mapInArrow(read, columns).where(~again).drop("proof")
+    numbers = spark.range(0, len(items), 1, count)
+    if sum(file.rows for _, _, file in items) <= FEW_ROWS:
+        few = mapped_here(numbers, ["id"], read, columns, reads=False)
+        assert few is not None, "there are fewer files than rows"
+        return few.where(~again).drop("proof")
+    rows = numbers.mapInArrow(read, columns).where(~again).drop("proof")
     # They say both what is taken and what is left to read. Read twice, a file that goes in between would be
     # neither: a checkpoint of Spark's is never worked out again.
     return rows.localCheckpoint()
@@ -168,6 +174,7 @@ def publish(
     passed: Sequence[int],
     found: DataFrame,
     audited: Mapping[int, Mapping[str, Any]],
+    small: bool = False,
 ) -> dict[int, Published]:
     """Publish what was found in the storages of these numbers, whose audits have all passed.
 
@@ -187,7 +194,7 @@ def publish(
     if not numbers:
         return ended
     written: dict[int, list[Any]] = {root: [] for root in numbers}
-    for row in _written(spark, storages, numbers, found).collect():
+    for row in _written(spark, storages, numbers, found, small).collect():
         written[row["root"]].append(row)
     for root, number in numbers.items():
         refused = next((row["refused"] for row in written[root] if row["refused"]), None)
@@ -263,7 +270,11 @@ def _remove(storage: ClusterStorage, names: Iterable[str]) -> str | None:
 
 
 def _written(
-    spark: SparkSession, storages: Sequence[ClusterStorage], numbers: Mapping[int, int], found: DataFrame
+    spark: SparkSession,
+    storages: Sequence[ClusterStorage],
+    numbers: Mapping[int, int],
+    found: DataFrame,
+    small: bool,
 ) -> DataFrame:
     """Write the files, in tasks; a row of _WRITTEN for each."""
     given = list(storages)
@@ -277,11 +288,15 @@ def _written(
                 [_write(given[root], root, next_number[root], table)], schema=to_arrow_schema(_WRITTEN)
             )
 
+    each, order = found.where(f.col("root").isin(*numbers)), ["root", *SAME, "place"]
+    if small:
+        few = each.dropDuplicates(order).select(*KNOWN_SCHEMA.names)
+        if (done := mapped_here(few, order, write, _WRITTEN, reads=False)) is not None:
+            return done
     return (
-        found.where(f.col("root").isin(*numbers))
-        .repartition(tasks(spark), "root", "object")
-        .dropDuplicates(["root", *SAME, "place"])
-        .sortWithinPartitions("root", *SAME, "place")
+        each.repartition(tasks(spark), "root", "object")
+        .dropDuplicates(order)
+        .sortWithinPartitions(*order)
         .select(*KNOWN_SCHEMA.names)
         .mapInArrow(write, _WRITTEN)
     )

@@ -31,6 +31,7 @@ from strandline.snapshot.spark.audits.documents import (
     REMOVAL_OFFSETS,
     Listing,
     by_group,
+    is_little,
     read_document,
     removal_offsets,
 )
@@ -160,7 +161,7 @@ def reference_rows(
             claim = _claim(group, row, index_bytes, place)
             yield (root, group, *row, index_bytes, *place, *checked, claim)
 
-    return frame(spark, items, references, REFERENCE_SCHEMA)
+    return frame(spark, items, references, REFERENCE_SCHEMA, here=is_little(listings))
 
 
 _Said = tuple[tuple[Any, ...], int | None, tuple[Any, ...]]

@@ -20,7 +20,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import decode_log
 from strandline.snapshot.names import LogName, SnapshotName, log_name, snapshot_name
-from strandline.snapshot.spark.audits.documents import Listing, of_this_release, read_document
+from strandline.snapshot.spark.audits.documents import Listing, is_little, of_this_release, read_document
 from strandline.snapshot.spark.audits.references import GroupPlace
 from strandline.snapshot.spark.audits.transaction_events import EVENT_FIELDS, Targets, TransactionEvents
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
@@ -88,7 +88,7 @@ def replay_rows(
         for event in replay.events.found():
             yield (root, group, index, None, None, None, None, *_NO_BATCH, *event)
 
-    return frame(spark, items, work, SCHEMA)
+    return frame(spark, items, work, SCHEMA, here=is_little(listings))
 
 
 _Found = tuple[SnapshotName, SnapshotDocument]

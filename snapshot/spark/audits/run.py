@@ -120,9 +120,9 @@ def audit_storages(
     with settings(spark, small):
         documents = held(documents, small)
         # Behind the names of documents, so that what they name was there already.
-        stored = held(stored_objects(spark, storages), small)
+        stored = held(stored_objects(spark, storages, small), small)
         versions = stored.select("root", "object", "version")
-        if leave_proofs or not full:
+        if (leave_proofs or not full) and not stored.isLocal():
             # Before any object is read, and never again: one that is written again meanwhile has another
             # version at the next audit.
             versions = versions.localCheckpoint()
@@ -141,7 +141,7 @@ def audit_storages(
         written = replayed.where("outcome is null and event is null")
         group_copies = copies.group_copies(states, listings, by_group)
         tables = read_tables(spark, storages, listings, group_copies, small)
-        compared = held(comparisons(spark, storages, batches, written, stored), small)
+        compared = held(comparisons(spark, storages, batches, written, stored, small), small)
         frames = Frames(
             documents=documents,
             newest=newest,
@@ -169,7 +169,7 @@ def audit_storages(
     if leave_proofs:
         passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
         audited = {root: _audited(states, root, places[root]) for root in passed}
-        left = publish(spark, storages, passed, found.right(versions), audited)
+        left = publish(spark, storages, passed, found.right(versions), audited, small)
     seconds = time.perf_counter() - began
     for kept in (documents, references, batches, replayed, said, stored, compared, *tables.cached):
         kept.unpersist()
@@ -240,6 +240,7 @@ def without_gone(found: Listing, places: Places) -> Listing:
         [name for name in found.logs if not places.is_gone(name.group)],
         [name for name in found.locals if not places.is_gone(name.group)],
         found.others,
+        found.bytes,
     )
 
 

@@ -41,6 +41,8 @@ def held(frame: DataFrame, small: bool) -> DataFrame:
     A query of rows that the driver has is planned with them. What asks for rows where there are none costs
     no job, and no plan of it is left: that is most of an audit of little.
     """
+    if frame.isLocal():
+        return frame
     kept = frame.cache()
     if not small:
         return kept

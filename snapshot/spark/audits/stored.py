@@ -33,7 +33,11 @@ SCHEMA = StructType(
 """`version` is another for other bytes. `level` is null for a name that is of neither; ids are in hex."""
 
 
-def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage]) -> DataFrame:
+FEW_FOLDERS = 64
+"""Most shards and topics that the driver lists itself, one after the other."""
+
+
+def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage], small: bool) -> DataFrame:
     """A row of SCHEMA for each object; shards and topics are listed in parallel."""
     stores = [storage.storage for storage in storages]
     items = [
@@ -48,7 +52,7 @@ def stored_objects(spark: SparkSession, storages: Sequence[ClusterStorage]) -> D
         for name, version in stores[root].versions(prefix).items():
             yield (root, name, version, *_parsed(name))
 
-    return frame(spark, items, work, SCHEMA)
+    return frame(spark, items, work, SCHEMA, here=small and len(items) <= FEW_FOLDERS)
 
 
 def _parsed(name: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StructField, StructType
 
 from strandline.snapshot.names import SnapshotName
-from strandline.snapshot.spark.audits.documents import Listing
+from strandline.snapshot.spark.audits.documents import Listing, is_little
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.statemachine.partition.aborted_transactions import AbortedTransactions
@@ -65,7 +65,7 @@ def said_rows(
         for row in aborted:
             yield (*place, False, row.producer_id, row.first_offset, row.last_offset)
 
-    return frame(spark, items, work, SCHEMA)
+    return frame(spark, items, work, SCHEMA, here=is_little(listings))
 
 
 def told_rows(batches: DataFrame) -> DataFrame:

@@ -1,12 +1,15 @@
 """Division of an audit's work into tasks, and the way back of a task's rows.
 
 A task of Python costs Spark 30 to 60 ms however little it does, so names are packed into a few tasks a core
-instead of one each. The driver lists; what a task has to read travels to it as plain values.
+instead of one each. The driver lists; what a task has to read travels to it as plain values. The first task
+of a session starts Python, for over a second of processor: where little is to be read the driver reads it,
+and Spark has no work of Python at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -14,12 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from strandline.snapshot.spark.audits.small import FEW_ROWS
 from strandline.snapshot.storage import Storage
 
 T = TypeVar("T")
 
 TASKS_PER_CORE = 2
 ROWS_PER_BATCH = 8_192
+HERE_BYTES = 16 * 1024 * 1024
+"""Most bytes that the driver reads itself for one frame, one object at a time: less than half a second."""
 
 
 class ClusterStorage(NamedTuple):
@@ -39,10 +45,17 @@ def frame(
     items: Sequence[T],
     work: Callable[[T], Iterable[tuple[Any, ...]]],
     schema: StructType,
+    *,
+    here: bool = False,
 ) -> DataFrame:
-    """The rows that `work` gives for each item, computed in parallel; neighbours share a task."""
-    if not items:
-        return spark.createDataFrame(to_arrow_schema(schema).empty_table(), schema)  # costs no job
+    """The rows that `work` gives for each item, computed in parallel; neighbours share a task.
+
+    `here`: the driver does the work, at once, unless it has more than a few rows.
+    """
+    if here or not items:
+        rows = list(islice((row for item in items for row in work(item)), FEW_ROWS + 1))
+        if len(rows) <= FEW_ROWS:
+            return local_frame(spark, rows, schema)
     count = min(tasks(spark), len(items))
     packed = [
         items[number * len(items) // count : (number + 1) * len(items) // count] for number in range(count)
@@ -54,6 +67,37 @@ def frame(
                 yield from record_batches((row for item in packed[task] for row in work(item)), schema)
 
     return spark.range(0, count, 1, count).mapInArrow(run, schema)
+
+
+def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType | str) -> DataFrame:
+    """A few rows that the driver has: planned with what asks for them, without a task of Python."""
+    known = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    return _planned(spark, record_batches(rows, known), known)
+
+
+def mapped_here(
+    rows: DataFrame,
+    order: Sequence[str],
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+    *,
+    reads: bool = True,
+) -> DataFrame | None:
+    """What `mapInArrow` makes of rows in this order, by the driver; None if they are not few, or if what
+    it `reads` for them, the bytes of their column `length`, is not little."""
+    given = rows.limit(FEW_ROWS + 1).toArrow()
+    lengths = given.column("length").to_pylist() if reads else []
+    if given.num_rows > FEW_ROWS or sum(length or 0 for length in lengths) > HERE_BYTES:
+        return None
+    given = given.sort_by([(name, "ascending") for name in order])
+    return _planned(rows.sparkSession, work(iter(given.to_batches())), schema)
+
+
+def _planned(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: StructType) -> DataFrame:
+    arrow = to_arrow_schema(schema)
+    table = pa.Table.from_batches(batches, arrow)
+    # Spark cannot take a column of lists without a chunk.
+    return spark.createDataFrame(table if table.num_rows else arrow.empty_table(), schema)
 
 
 def record_batches(rows: Iterable[tuple[Any, ...]], schema: StructType) -> Iterator[pa.RecordBatch]:

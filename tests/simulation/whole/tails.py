@@ -49,6 +49,9 @@ class BucketNow(Storage):
     def list(self, prefix: str) -> list[str]:
         return self._store.keys(prefix)
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        raise NotImplementedError
+
     def versions(self, prefix: str) -> dict[str, str]:
         raise NotImplementedError
 
