@@ -72,6 +72,7 @@ def frame(
 def local_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: StructType | str) -> DataFrame:
     """A few rows that the driver has: planned with what asks for them, without a task of Python."""
     known = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    assert isinstance(known, StructType), "columns were given"
     return _planned(spark, record_batches(rows, known), known)
 
 
