@@ -30,6 +30,7 @@ from strandline.snapshot.object_frame import BadObject, Buffer
 from strandline.snapshot.spark.audits.batch_check import NOT_READ, check_batch
 from strandline.snapshot.spark.audits.documents import Listing
 from strandline.snapshot.spark.audits.level_one_objects import Said, found_batches
+from strandline.snapshot.spark.audits.progress import reading
 from strandline.snapshot.spark.audits.references import (
     CHECKED,
     PLACES,
@@ -58,6 +59,9 @@ offsets or, where level one is compacted, by the batch; `extent_base`, `extent_e
 reference holds; `clean`, `settled`: the checkpoint says that level one is so below them; `problem`: what is
 wrong with the batch or what it lies in. What follows is null when it cannot be read; `committed` is what a
 marker says, and null for batches of records. `proven`: it is as an earlier audit found it."""
+TASK_BYTES = 128 * 1024 * 1024
+"""A task reads so much: some tenths of a second, so that progress can be told by tasks."""
+MAX_TASKS = 10_000
 SAME = ("object", "version", "claim")
 """Columns that are the same for an object that need not be read again."""
 _FOUND = ("base_offset", "end_offset", "record_count", "extent_timestamp", "length", "position")
@@ -130,15 +134,25 @@ def batch_rows(
         )
         unread = versioned.join(known.select(*keys).distinct(), keys, "left_anti")
     unread, order = unread.select(*REFERENCE_SCHEMA.names), ("root", "object", "position")
-    checked = mapped_here(unread, order, check, SCHEMA) if small else None
-    if checked is None:
-        checked = (
-            unread.repartition(tasks(spark), "root", "object")
-            .sortWithinPartitions(*order)
-            .mapInArrow(check, SCHEMA)
-        )
-    parts.append(checked)
-    return BatchFrames(references, held(reduce(DataFrame.union, parts), small))
+    if small and (checked := mapped_here(unread, order, check, SCHEMA)) is not None:
+        return BatchFrames(references, held(reduce(DataFrame.union, [*parts, checked]), small))
+    total = _bytes_of(unread)
+    checked = (
+        unread.repartition(max(tasks(spark), min(total // TASK_BYTES, MAX_TASKS)), "root", "object")
+        .sortWithinPartitions(*order)
+        .mapInArrow(check, SCHEMA)
+    )
+    batches = held(reduce(DataFrame.union, [*parts, checked]), small)
+    if not small:
+        with reading(spark, total):
+            batches.count()  # this may take hours; in a job of its own it can be told how far it is
+    return BatchFrames(references, batches)
+
+
+def _bytes_of(references: DataFrame) -> int:
+    """What is to be read for them; an object of level one is named once for each checkpoint."""
+    row = references.select("root", "object", "position", "length").distinct().agg(f.sum("length")).first()
+    return int(row[0] or 0) if row is not None else 0
 
 
 def _level_one(storage: Storage, name: str, rows: list[Reference]) -> Iterator[tuple[Any, ...]]:
