@@ -112,7 +112,9 @@ def audit_storages(
     proofs: list[Proof | None] = [None if full else newest_proof(storage) for storage in storages]
     places = [find_places(storage, found) for storage, found in zip(storages, whole, strict=True)]
     listings = [without_gone(found, known) for found, known in zip(whole, places, strict=True)]
-    documents = document_rows(spark, storages, listings).cache()
+    documents = document_rows(spark, storages, listings)
+    if not documents.isLocal():
+        documents = documents.cache()
     by_group = [known.by_group for known in places]
     columns = dict.fromkeys([*collecting.COLUMNS, *copies.COLUMNS, "next_offset"])
     states = documents.where("error is null").select(*columns).collect()
