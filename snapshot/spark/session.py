@@ -159,8 +159,8 @@ def _await_executor(spark: SparkSession, master: str) -> None:
 
 
 def check_java() -> str:
-    """What the Java that Spark would run says of its version; raises NoJava unless it is there and new
-    enough."""
+    """The version of the Java that Spark would run, in its own words; raises NoJava unless it is there and
+    new enough."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"

@@ -57,7 +57,7 @@ def test_names_are_looked_through_once_for_all_compacted_partitions(monkeypatch:
         return MagicMock()
 
     monkeypatch.setattr(key_tables, "frame", took)
-    monkeypatch.setattr(key_tables, "tasks", lambda spark: 4)
+    monkeypatch.setattr(key_tables, "mapped", MagicMock())
     key_tables._records(MagicMock(), [ClusterStorage(MagicMock(), "harbour")], [listing], copies, False)
     assert [[name[1] for name in names] for _, _, _, names, _ in given] == [[group] * 3 for group in GROUPS]
     for names in (listing.documents, listing.locals):

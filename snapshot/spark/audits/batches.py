@@ -150,7 +150,7 @@ def batch_rows(
 
 
 def _bytes_of(references: DataFrame) -> int:
-    """What is to be read for them; an object of level one is named once for each checkpoint."""
+    """Bytes to be read for them; an object of level one is named once for each checkpoint."""
     row = references.select("root", "object", "position", "length").distinct().agg(f.sum("length")).first()
     return int(row[0] or 0) if row is not None else 0
 

@@ -40,14 +40,7 @@ from strandline.snapshot.spark.audits.documents import Listing, by_group, is_lit
 from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.small import held
-from strandline.snapshot.spark.audits.work import (
-    ClusterStorage,
-    frame,
-    local_frame,
-    mapped_here,
-    record_batches,
-    tasks,
-)
+from strandline.snapshot.spark.audits.work import ClusterStorage, frame, local_frame, mapped, record_batches
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extent import INLINE_ROW
@@ -230,13 +223,7 @@ def _records(
 
     found = frame(spark, items, sources, SOURCE_SCHEMA, here=is_little(listings))
     order = ("root", "holder", "position")
-    if small and (done := mapped_here(found, order, read, RECORD_SCHEMA)) is not None:
-        return done
-    return (
-        found.repartition(tasks(spark), "root", "holder")
-        .sortWithinPartitions(*order)
-        .mapInArrow(read, RECORD_SCHEMA)
-    )
+    return mapped(found, order[:2], order, read, RECORD_SCHEMA, small)
 
 
 class _Source(NamedTuple):

@@ -21,7 +21,7 @@ from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.audit import Answer, Frames
-from strandline.snapshot.spark.audits.work import ClusterStorage, mapped_here, record_batches, tasks
+from strandline.snapshot.spark.audits.work import ClusterStorage, mapped, record_batches
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.spark.plan import WINDOW_BYTES
@@ -117,13 +117,7 @@ def comparisons(
             yield from record_batches([(root, first.group, first.log_index, *compared)], SCHEMA)
 
     rows, order = beside.select(*Beside._fields, "holder"), ("root", "holder", "side", "base_offset")
-    if small and (done := mapped_here(rows, order, compare, SCHEMA)) is not None:
-        return done
-    return (
-        rows.repartition(tasks(spark), "root", "holder")
-        .sortWithinPartitions(*order)
-        .mapInArrow(compare, SCHEMA)
-    )
+    return mapped(rows, order[:2], order, compare, SCHEMA, small)
 
 
 def compare_object(

@@ -36,7 +36,7 @@ _reading: dict[str, Reading] = {}
 
 @contextmanager
 def reading(spark: SparkSession, total: int) -> Iterator[None]:
-    """Let a person who watches see how much of so many bytes the one job of this block has read."""
+    """Let `watched` tell how much of so many bytes the one job of this block has read."""
     context = spark.sparkContext
     one = Reading(f"strandline-audit-reading-{id(spark):x}", total, time.monotonic())
     before = {name: context.getLocalProperty(name) for name in _GROUP}
@@ -87,8 +87,8 @@ def line(tracker: Any, seconds: float, read: Reading | None = None, now: float =
 
 
 def _bytes(tracker: Any, read: Reading, now: float) -> str | None:
-    """How much is read, by the tasks of the last stage, of which each reads about as much as any other; None
-    before it has begun. Time is told once a twentieth is read, of reading alone: queries come after it."""
+    """The bytes that are read, by the tasks of the last stage, which read about as many each; None before it
+    has begun. Time is told once a twentieth is read, of reading alone: queries come after it."""
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(read.group)]
     stages = [max(job.stageIds) for job in jobs if job is not None and len(job.stageIds)]
     last = tracker.getStageInfo(max(stages)) if stages else None

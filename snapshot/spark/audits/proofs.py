@@ -135,14 +135,12 @@ def known_rows(
                         [*alike, *table.columns, *last], schema=arrow
                     ).to_batches()
 
-    count = max(1, min(tasks(spark), len(items)))
     share = f.pmod(f.xxhash64("object"), f.lit(SPOT_SHARE))
     again = (share == f.pmod("proof", f.lit(SPOT_SHARE))) | (share == f.lit(_drawn_share()))
-    numbers = spark.range(0, len(items), 1, count)
-    if sum(file.rows for _, _, file in items) <= FEW_ROWS:
-        few = mapped_here(numbers, ["id"], read, columns, reads=False)
-        assert few is not None, "there are fewer files than rows"
-        return few.where(~again).drop("proof")
+    numbers = spark.range(0, len(items), 1, min(tasks(spark), len(items)))
+    few = sum(file.rows for _, _, file in items) <= FEW_ROWS
+    if few and (here := mapped_here(numbers, ["id"], read, columns, reads=False)) is not None:
+        return here.where(~again).drop("proof")
     rows = numbers.mapInArrow(read, columns).where(~again).drop("proof")
     # They say both what is taken and what is left to read. Read twice, a file that goes in between would be
     # neither: a checkpoint of Spark's is never worked out again.

@@ -84,14 +84,29 @@ def mapped_here(
     *,
     reads: bool = True,
 ) -> DataFrame | None:
-    """What `mapInArrow` makes of rows in this order, by the driver; None if they are not few, or if what
-    it `reads` for them, the bytes of their column `length`, is not little."""
+    """Rows as `mapInArrow` makes them of these in this order, by the driver; None if they are not few, or if
+    the bytes that it `reads` for them (their column `length`) are not."""
     given = rows.limit(FEW_ROWS + 1).toArrow()
     lengths = given.column("length").to_pylist() if reads else []
     if given.num_rows > FEW_ROWS or sum(length or 0 for length in lengths) > HERE_BYTES:
         return None
     given = given.sort_by([(name, "ascending") for name in order])
     return _planned(rows.sparkSession, work(iter(given.to_batches())), schema)
+
+
+def mapped(
+    rows: DataFrame,
+    together: Sequence[str],
+    order: Sequence[str],
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    schema: StructType,
+    small: bool,
+) -> DataFrame:
+    """Rows as `work` makes them of these, in this order, where those with equal columns lie `together`."""
+    if small and (done := mapped_here(rows, order, work, schema)) is not None:
+        return done
+    parts = rows.repartition(tasks(rows.sparkSession), *together)
+    return parts.sortWithinPartitions(*order).mapInArrow(work, schema)
 
 
 def _planned(spark: SparkSession, batches: Iterable[pa.RecordBatch], schema: StructType) -> DataFrame:
