@@ -123,10 +123,21 @@ def _next(task: VersionTask) -> None:
         while task.around.monotonic() < end:
             task.check()
             task.go_on()
-    raise CannotRun(
+    raise CannotRun(_late(task.program, live_stopped="stop" in laps.parts))
+
+
+def _late(program: str, *, live_stopped: bool) -> str:
+    """The cause and the cure where no pause was long enough, by what became of the last one."""
+    if live_stopped:
+        return (
+            f"this version did not come to the cut at which the live one had stopped within {PAUSE_SECONDS:g} "
+            f"s, or did not store its state before the pause ended, {PAUSES} times: the live version runs; "
+            "apply this one again when less is written, or when its node and the store have less to do"
+        )
+    return (
         f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times: if its "
-        f"process cannot run (`strandline view status {task.program}`), `strandline view stop "
-        f"{task.program}`, and apply this version again"
+        f"process cannot run (`strandline view status {program}`), `strandline view stop "
+        f"{program}`, and apply this version again"
     )
 
 

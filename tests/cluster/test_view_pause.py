@@ -16,6 +16,7 @@ from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import NodeRefuses
 from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
 from strandline.cluster.view_worker.state_objects import StateObjects
+from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.statemachine.controller.controller_commands import (
     CutOverViews,
@@ -209,3 +210,30 @@ def test_the_live_version_ends_a_pause_that_lasts(
         phases._live(task)
     assert done == ["StartViewWorker", "ViewsPaused", *["ResumeViews"] * (1 + refused)]
     assert len({*transactions[1:]}) == 1, "nothing was committed in the pause"
+
+
+@pytest.mark.parametrize(
+    ("stops", "said"),
+    [
+        (True, "this version did not come to the cut at which the live one had stopped within"),
+        (False, "the live version did not come to a common cut within"),
+    ],
+)
+def test_an_attempt_that_ends_says_which_version_was_late(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch, stops: bool, said: str
+) -> None:
+    """Only a live version that cannot run is to be stopped."""
+
+    def reached(task: VersionTask, number: int, until: float) -> bytes | None:
+        pause = task.link.known.program.pause
+        assert pause is not None
+        return pause.reached if stops else None
+
+    monkeypatch.setattr(phases, "PAUSES", 2)
+    monkeypatch.setattr(phases, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(phases, "PAUSE_SECONDS", -1.0)
+    monkeypatch.setattr(phases, "_reached", reached)
+    with pytest.raises(CannotRun, match=said) as late:
+        phases._next(cluster.process(NEXT, live=False))
+    assert ("view stop" in str(late.value)) != stops
+    assert controller.done.count("ResumeViews") == 2
