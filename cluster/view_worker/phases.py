@@ -130,9 +130,10 @@ def _late(program: str, *, live_stopped: bool) -> str:
     """The cause and the cure where no pause was long enough, by what became of the last one."""
     if live_stopped:
         return (
-            f"this version did not come to the cut at which the live one had stopped within {PAUSE_SECONDS:g} "
-            f"s, or did not store its state before the pause ended, {PAUSES} times: the live version runs; "
-            "apply this one again when less is written, or when its node and the store have less to do"
+            f"this version did not come to the cut at which the live one had stopped within "
+            f"{PAUSE_SECONDS:g} s, or did not store its state before the pause ended, {PAUSES} times: the "
+            "live version runs; apply this one again when less is written, or when its node and the store "
+            "have less to do"
         )
     return (
         f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times: if its "
@@ -183,6 +184,10 @@ def _cut_over(task: VersionTask, laps: Laps) -> bool:
             return False
         laps.end("stop")
         there, digests = unpack_reached(reached)
+        if not _same_partitions(task.cut(), there):
+            # A topic has grown, and one of the two has not begun again yet: what they keep differs till then.
+            task.link.submit(ResumeViews(task.program, task.attempt, number))
+            return False
         # Other topics stay where they are: no view that is kept reads them.
         cut = _shared(task, there)
         while not task.inputs.at(cut):
@@ -199,7 +204,10 @@ def _cut_over(task: VersionTask, laps: Laps) -> bool:
         for name in sorted(own.keys() & digests.keys()):
             if own[name] != digests[name]:
                 raise CannotRun(
-                    f"divergence: operator {name[:12]} keeps something else than the live version's"
+                    f"divergence: operator {name[:12]} keeps something else than the live version's: most "
+                    "often retention or cleaning has taken records of an append table that the live version "
+                    f"had read. To go on with those that are there, `strandline view stop {task.program}`, "
+                    "and apply this version again"
                 )
     laps.end("catch up")
     # What the last step says goes with the state in one transaction.
@@ -218,6 +226,12 @@ def _cut_over(task: VersionTask, laps: Laps) -> bool:
             return True
         task.around.sleep(LOOK_SECONDS)
         task.present_version()
+
+
+def _same_partitions(own: Cut, there: Cut) -> bool:
+    """Whether two cuts have the same partitions of the topics that they have in common."""
+    common = {topic for topic, _ in own} & {topic for topic, _ in there}
+    return all(place[0] not in common for place in own.keys() ^ there.keys())
 
 
 def _shared(task: VersionTask, cut: Cut) -> Cut:

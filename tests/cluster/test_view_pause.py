@@ -237,3 +237,49 @@ def test_an_attempt_that_ends_says_which_version_was_late(
         phases._next(cluster.process(NEXT, live=False))
     assert ("view stop" in str(late.value)) != stops
     assert controller.done.count("ResumeViews") == 2
+
+
+@pytest.mark.parametrize("grown", [True, False])
+def test_a_topic_that_has_grown_for_one_of_both_versions_yet_ends_the_pause_and_no_attempt(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch, grown: bool
+) -> None:
+    """Each process begins again when it hears of the new partition, which may have records by then."""
+    task = cluster.process(NEXT, live=False)
+    task.sinks.follow(all_sinks=False)
+    phases._fill(task)
+    phases._dump(task)
+    task.sinks.follow(all_sinks=True)
+    reached = phases._reached
+
+    def other(task: VersionTask, number: int, until: float) -> bytes | None:
+        packed = reached(task, number, until)
+        assert packed is not None
+        cut, _ = unpack_reached(packed)
+        more = {**cut, ("sales", 2): 3} if grown else {place: cut[place] for place in [("sales", 0)]}
+        return pack_reached(more, dict.fromkeys(task.digests(), b"another"))
+
+    monkeypatch.setattr(phases, "_reached", other)
+    assert not phases._cut_over(task, Laps(task.around.monotonic))
+    assert controller.done[-2:] == ["PauseViews", "ResumeViews"]
+
+
+def test_versions_that_keep_something_else_end_the_attempt_with_a_cure(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = cluster.process(NEXT, live=False)
+    task.sinks.follow(all_sinks=False)
+    phases._fill(task)
+    phases._dump(task)
+    task.sinks.follow(all_sinks=True)
+    reached = phases._reached
+
+    def other(task: VersionTask, number: int, until: float) -> bytes | None:
+        packed = reached(task, number, until)
+        assert packed is not None
+        return pack_reached(unpack_reached(packed)[0], dict.fromkeys(task.digests(), b"another"))
+
+    monkeypatch.setattr(phases, "_reached", other)
+    with pytest.raises(
+        CannotRun, match="divergence: operator .* keeps something else .* `strandline view stop p`"
+    ):
+        phases._cut_over(task, Laps(task.around.monotonic))
