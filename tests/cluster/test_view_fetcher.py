@@ -36,6 +36,8 @@ class Nodes:
         """The leader that nodes tell of, where it is not so."""
         self.logs: dict[Place, list[bytes]] = {place: [] for place in PLACES}
         self.down: set[int] = set()
+        self.told = [1, 2, 3]
+        """Nodes of which each one tells."""
         self.code = ErrorCode.none
         self.topic_id = ID
         self.throttle = timedelta(0)
@@ -54,7 +56,7 @@ class Nodes:
         if node in self.down:
             raise ConnectionLost(f"node {node} is down")
         if api is METADATA:
-            brokers = [Entity(node_id=number, host="h", port=number) for number in (1, 2, 3)]
+            brokers = [Entity(node_id=number, host="h", port=number) for number in self.told]
             partitions = [
                 Entity(partition_index=place[1], leader_id=self.said.get(place, leader))
                 for place, leader in self.leaders.items()
@@ -224,6 +226,31 @@ def test_an_answer_of_a_leader_before_that_comes_with_the_present_ones_doubles_n
     nodes.logs[moved] += [b"a", b"b"]
     found = read_until(reader, lambda found: b"b" in values(found, 0))
     assert values(found, 0) == [b"a", b"b"]
+
+
+def test_where_all_known_nodes_are_gone_those_of_the_beginning_are_asked(
+    nodes: Nodes, reader: LeaderFetcher
+) -> None:
+    nodes.told, nodes.leaders = [2], dict.fromkeys(PLACES, 2)
+    read_until(reader, lambda found: len(found) == len(PLACES))
+    nodes.told, nodes.leaders = [1, 3], dict.fromkeys(PLACES, 3)
+    nodes.down.add(2)
+    nodes.logs["t", 0] += [b"a"]
+    assert values(read_until(reader, bool), 0) == [b"a"]
+
+
+def test_a_partition_that_has_got_something_stands_behind_the_others(
+    nodes: Nodes, reader: LeaderFetcher
+) -> None:
+    """An answer has room for the first ones: one that always has records would keep others from theirs."""
+    nodes.leaders = dict.fromkeys(PLACES, 1)
+    read_until(reader, lambda found: len(found) == len(PLACES))
+    nodes.logs["t", 0] += [b"a"]
+    read_until(reader, lambda found: bool(values(found, 0)))
+    nodes.asked.clear()
+    while not nodes.asked:
+        reader.fetch((), 0.02)
+    assert [*nodes.asked[0][1]] == [("t", 1), ("t", 0)]
 
 
 def test_a_throttled_client_waits(nodes: Nodes, reader: LeaderFetcher) -> None:

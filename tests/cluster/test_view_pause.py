@@ -109,6 +109,7 @@ def test_a_pause_has_one_state_and_one_transaction_and_waits_for_nothing_else(
     begin, end = controller.done.index("PauseViews"), controller.done.index("StartViewWorker", 1)
     assert controller.done[begin:end] == ["PauseViews", "state", "transaction", "CutOverViews"]
     assert set(controller.done[end:]) >= {"hold", "delete"}, "both come once the live version has gone on"
+    assert cluster.released == [("sales", FILLING, [0, 1])], "what the filling held is held no more"
     assert cluster.table("totals") == cluster.totals(FILLING)
     assert len(cluster.table("large")) == 5
 
@@ -280,6 +281,6 @@ def test_versions_that_keep_something_else_end_the_attempt_with_a_cure(
 
     monkeypatch.setattr(phases, "_reached", other)
     with pytest.raises(
-        CannotRun, match="divergence: operator .* keeps something else .* `strandline view stop p`"
+        CannotRun, match=r"divergence: operator .* keeps something else .* `strandline view stop p`"
     ):
         phases._cut_over(task, Laps(task.around.monotonic))
