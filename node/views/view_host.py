@@ -138,14 +138,12 @@ class ViewHost:
         if programs and not self._there():
             return
         wanted = {name for program in programs.values() if self._leads(program) for name in versions(program)}
-        there = {name for program in programs.values() for name in versions(program)}
         for name, after in gone_live(self._processes.keys(), wanted).items():
             process = self._processes[after] = self._processes.pop(name)
             process.go_live(after)
         for name in [one for one in self._processes if one not in wanted]:
             process = self._processes.pop(name)
-            ending = self._end(process, let_go(name, process.inputs, programs.get(name.program), there))
-            task = self._context.loop.create_task(ending)
+            task = self._context.loop.create_task(self._end(process))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
         ways, place = self._ways()[0] if wanted else [], self._place
@@ -168,11 +166,14 @@ class ViewHost:
         for process in self._processes.values():
             process.tell()
 
-    async def _end(self, process: ViewProcess, held: Inputs) -> None:
+    async def _end(self, process: ViewProcess) -> None:
         await process.close()
+        # Looked at now: a version that went live while the process ended has the live one's holds.
+        machine, name = self._context.controller.machine, process.name
+        there = {one for program in machine.view_programs.values() for one in versions(program)}
+        held = let_go(name, process.inputs, machine.view_programs.get(name.program), there)
         if held:
-            machine = self._context.controller.machine
-            await release_all(self._context.holding, machine, process.name, held)
+            await release_all(self._context.holding, machine, name, held)
 
     def _there(self) -> bool:
         """Whether the topic of groups is there; the first look that misses it has it created."""

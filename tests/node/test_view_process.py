@@ -18,7 +18,7 @@ from strandline.node.views import view_host, view_process
 from strandline.node.views.view_host import ViewHost
 from strandline.node.views.view_login import Way
 from strandline.node.views.view_process import VersionName, ViewProcess
-from strandline.statemachine.controller.view_state import ViewProgram
+from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
 from tests.node.one_node import SECONDS
 
 FAILS = """
@@ -246,6 +246,40 @@ def test_what_is_held_for_a_version_is_let_go_as_far_as_no_other_reads_it() -> N
     filling = VersionName("p", 5, 9, False)
     assert view_host.let_go(filling, inputs, program, {after}) == (), "it has gone live"
     assert view_host.let_go(VersionName("p", 5, 8, False), inputs, program, {after}) == inputs, "cancelled"
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_holds_that_another_version_takes_over_while_a_process_ends_stay(taken_over: bool) -> None:
+    inputs = (("sales", b"s" * 16),)
+    before = ProgramVersion(1, 7, 1, "", (), inputs, "")
+    stopped = ViewProgram("p", 5, before, None, 0, 0, 0, None, "an operator stopped it", "")
+    after = stopped._replace(live=before._replace(number=2, attempt=9), stopped="")
+    machine = SimpleNamespace(view_programs={"p": stopped})
+    released: list[Any] = []
+
+    async def close() -> None:
+        if taken_over:
+            machine.view_programs = {"p": after}
+
+    async def release(holding: Any, machine: Any, name: VersionName, held: Any) -> None:
+        released.append(held)
+
+    async def test() -> None:
+        controller = SimpleNamespace(machine=machine)
+        context = SimpleNamespace(controller=controller, loop=asyncio.get_running_loop(), holding=None)
+        host = ViewHost(cast(Any, context), None)
+        name = VersionName("p", 5, 7, True)
+        host._processes[name] = cast(Any, SimpleNamespace(name=name, inputs=inputs, close=close))
+        with (
+            patch.object(host, "_leads", lambda _: True),
+            patch.object(host, "_there", lambda: True),
+            patch.object(view_host, "release_all", release),
+        ):
+            host._look()
+            await asyncio.gather(*host._ending)
+
+    asyncio.run(test())
+    assert released == ([] if taken_over else [inputs])
 
 
 def test_a_host_has_no_room_for_a_version_that_keeps_what_the_live_one_does(tmp_path: Path) -> None:
