@@ -116,15 +116,14 @@ class TailSections:
                 continue  # it stays touched: a state after no entry says nothing
             if recorder.kind not in kinds:
                 continue
-            self._recorders.touched.discard(group)
             if not raft.is_leader:
-                # This node may lead next, and cannot know what the leader has published. The first entry of
-                # its term touches the group again.
+                # It stays touched: this node may lead next, and cannot know what the leader has published.
                 self._seen.pop(group, None)
                 recorder.close_tail()
                 if self._led_lately(group) and all_states and (state := self._state(group, raft.applied)):
                     parts.append(state)
                 continue
+            self._recorders.touched.discard(group)
             part = self._section(group, raft)
             if part is not None:
                 self._led[group] = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import Protocol
 
@@ -39,7 +39,6 @@ class Replicas(Protocol):
 
     def __iter__(self) -> Iterator[Replica]: ...
     def __len__(self) -> int: ...
-    def changed_since(self, number: int) -> tuple[int, Sequence[Replica]]: ...
 
 
 class CompactionContext(level_one.LevelOneContext, Protocol):

@@ -103,10 +103,8 @@ class CollectableEpochs:
         """By group, whose id stands for one partition for ever."""
         self._raised: dict[int, None] = {}
         """Groups led here whose value rose since it was last told."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
-        self._held: dict[Partition, None] = {}
-        """Those that reads held back at the last look, or that broke: it may rise without a change."""
+        self._looked: dict[Partition, int] = {}
+        """The changes of those led here as they were last looked at, unless reads held them back then."""
         self._broken: dict[int, None] = {}
         """Groups whose value cannot be told; said once."""
         self._peers: dict[int, None] = {}
@@ -231,29 +229,27 @@ class CollectableEpochs:
 
     async def _look(self) -> None:
         """Take up what the partitions that are led here can do without."""
-        looked, changed = self._partitions.changed_since(self._looked)
-        held, self._held = self._held, {}
-        partitions = sorted({*held, *changed}, key=lambda partition: partition.group.id)
-        for number, partition in enumerate(partitions, 1):
+        known, self._looked = self._looked, {}
+        for number, partition in enumerate([*self._partitions], 1):
             if partition.leads and partition.group.failure is None:
-                self._take_up(partition)
+                self._take_up(partition, known.get(partition))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        self._looked = looked
 
-    def _take_up(self, partition: Partition) -> None:
-        """Note M(p) of a partition."""
-        group = partition.group.id
-        if partition.held_by_reads:
-            self._held[partition] = None
-        try:
-            value = partition.collectable_epoch
-        except Exception as error:
-            self._held[partition] = None
-            self._broke(partition, error)
-            return
-        if self._note(group, partition.leader_epoch, value):
-            self._raised[group] = None
+    def _take_up(self, partition: Partition, looked: int | None) -> None:
+        """Note M(p) of a partition, unless it stands as it did at the last look."""
+        changes = partition.changes
+        if changes != looked:
+            group = partition.group.id
+            try:
+                value = partition.collectable_epoch
+            except Exception as error:
+                self._broke(partition, error)
+                return
+            if self._note(group, partition.leader_epoch, value):
+                self._raised[group] = None
+        if not partition.held_by_reads:
+            self._looked[partition] = changes
 
     def _broke(self, partition: Partition, error: Exception) -> None:
         """An invariant of one partition is broken: M stays below it, the other partitions go on."""

@@ -19,7 +19,7 @@ from strandline.node.config.node_config import CollectorSection
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.partition.writer import EpochSource
-from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.node.runtime.slices import look_seconds
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 
@@ -52,12 +52,7 @@ class IdleEpochs:
         self._loop = loop
         self._wall_ms = wall_ms
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        self._accepted: dict[Partition, int] = {}
-        """Of those led here, the oldest epoch that each accepted when it last changed."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
         self._first = 0
-        """Group at which the next look begins."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -78,31 +73,19 @@ class IdleEpochs:
             await self._look()
 
     async def _look(self) -> None:
-        looked, changed = self._partitions.changed_since(self._looked)
-        async for partition in in_slices(changed, SLICE):
-            if partition.leads:
-                self._accepted[partition] = partition.machine.previous_applied_epoch
-            else:
-                self._accepted.pop(partition, None)
-        self._looked = looked
-        if len(self._accepted) > len(self._partitions):
-            # Some are gone from this node.
-            self._accepted = {one: accepted for one, accepted in self._accepted.items() if one.leads}
-        far = self._epoch.current() - self._config.advance_lag_epochs
-        behind = [partition for partition, accepted in self._accepted.items() if accepted < far]
+        partitions = [*self._partitions]
+        first = self._first % max(1, len(partitions))
         # Where the last look had to stop: those in front, if they are stuck, must not keep the rest waiting.
-        behind.sort(key=lambda one: (one.group.id < self._first, one.group.id))
-        async for partition in in_slices(behind, SLICE):
-            group = partition.group.id
+        for number, partition in enumerate(partitions[first:] + partitions[:first]):
             if len(self._under_way) >= AT_ONCE:
-                self._first = group
+                self._first = first + number
                 return
-            if not partition.leads:
-                self._accepted.pop(partition, None)
-            elif group not in self._under_way and self.is_due(partition):
+            if partition.leads and partition.group.id not in self._under_way and self.is_due(partition):
                 task = self._loop.create_task(self._advance(partition))
-                self._under_way[group] = task
+                self._under_way[partition.group.id] = task
                 task.add_done_callback(self._ended)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
 
     def is_due(self, partition: Partition) -> bool:
         """Whether the epochs that a partition still accepts, and nothing else, hold M(p) far back."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from strandline.node.config.node_config import NodeConfig
@@ -69,9 +69,6 @@ class Replicas(Protocol):
 
     def __iter__(self) -> Iterator[Replica]: ...
     def __len__(self) -> int: ...
-    def changed_since(self, number: int) -> tuple[int, Sequence[Replica]]:
-        """Those whose state or leadership changed since, or that came, in the order of their groups, and the
-        number to ask with next time; 0 is the beginning."""
 
 
 class Clock(Protocol):

@@ -53,10 +53,6 @@ class Merger:
         self._namer = namer
         self._measures = measures
         self._mergings: dict[int, _Merging] = {}
-        self._rich: dict[int, Replica] = {}
-        """Those led here with as many objects as a merge takes."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
         self._last = 0
         """Group of the last merge: the others come first."""
         self.held: set[int] = set()
@@ -69,8 +65,18 @@ class Merger:
 
     async def step(self) -> bool:
         """Merge one run, of any partition that is led here; whether there was one."""
-        await self._look()
-        led = self._rich.values()
+        known, self._mergings = self._mergings, {}
+        least = self._context.config.level_one.merge_count
+        # Few have so many: those that have not cost nothing else.
+        led = [
+            replica
+            async for replica in in_slices(self._context.partitions)
+            if len(replica.machine.level_one) >= least and replica.leads
+        ]
+        for replica in led:
+            group = replica.group.id
+            fresh = _Merging(RetryBackoff(FIRST_RETRY_SECONDS))
+            self._mergings[group] = known.get(group, fresh)
         for replica in sorted(led, key=lambda one: (one.group.id <= self._last, one.group.id)):
             merging = self._mergings[replica.group.id]
             ready = merging.backoff.retry_at <= self._context.loop.time() and replica.leads
@@ -81,25 +87,6 @@ class Merger:
                     await self._merge(replica, merging, run)
                     return True
         return False
-
-    async def _look(self) -> None:
-        """Note which have enough objects. Few have: those that have not cost nothing else."""
-        least = self._context.config.level_one.merge_count
-        looked, changed = self._context.partitions.changed_since(self._looked)
-        async for replica in in_slices(changed):
-            if len(replica.machine.level_one) >= least and replica.leads:
-                self._rich[replica.group.id] = replica
-        self._looked = looked
-        # Those that are gone from this node lead no more either.
-        self._rich = {
-            group: replica
-            for group, replica in self._rich.items()
-            if len(replica.machine.level_one) >= least and replica.leads
-        }
-        known = self._mergings
-        self._mergings = {
-            group: known.get(group) or _Merging(RetryBackoff(FIRST_RETRY_SECONDS)) for group in self._rich
-        }
 
     def _run(self, replica: Replica, merging: _Merging) -> Sequence[LevelOneExtent]:
         """Objects of a partition to merge; computed only if its objects changed since the last time."""

@@ -93,10 +93,8 @@ class Reconciler:
         self._merger = merger
         self._measures = measures
         self._progress: dict[int, ReconcileProgress] = {}
-        self._filled: dict[int, tuple[Replica, ReconcileProgress]] = {}
+        self._filled: list[tuple[int, Replica, ReconcileProgress]] = []
         """Replicas with batches in level zero at the last look."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
 
     def lifting(self, replica: Replica) -> ReconcileProgress | None:
         """State of a replica since its first look."""
@@ -146,36 +144,29 @@ class Reconciler:
     async def look(self) -> None:
         """Note new batches in level zero, on every replica here: the next leader then knows their age."""
         now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
-        partitions, known, filled = self._context.partitions, self._progress, self._filled
-        looked, changed = partitions.changed_since(self._looked)
-        async for replica in in_slices(changed):
+        known, liftings, filled = (
+            self._progress,
+            dict[int, ReconcileProgress](),
+            list[tuple[int, Replica, ReconcileProgress]](),
+        )
+        async for replica in in_slices(self._context.partitions):
             group = replica.group.id
             progress = known.get(group)
             if progress is None:
                 progress = ReconcileProgress(FirstSeen(period), RetryBackoff(FIRST_RETRY_SECONDS))
-                known[group] = progress
+            liftings[group] = progress
             extents = replica.machine.extents
             progress.seen.note(extents.first_offset, extents.end_offset, now)
             if extents.bytes:
-                filled[group] = replica, progress
-            else:
-                filled.pop(group, None)
-        # Not before: what a look that failed has missed is for the next one.
-        self._looked = looked
-        if len(known) > len(partitions):
-            gone = known.keys() - {replica.group.id for replica in partitions}
-            for group in gone:
-                del known[group]
-                filled.pop(group, None)
+                filled.append((group, replica, progress))
+        self._progress, self._filled = liftings, filled
         if len(self._pending):
             led = {replica.group.id: replica for replica in self._context.partitions if replica.leads}
             self._pending.prune(lambda group, term: group in led and leads_in(led[group], term))
 
     def _led(self) -> list[tuple[int, Replica, ReconcileProgress]]:
         """Those led here that had something in level zero at the last look."""
-        return [
-            (group, replica, progress) for group, (replica, progress) in self._filled.items() if replica.leads
-        ]
+        return [each for each in self._filled if each[1].leads]
 
     def _behind(self) -> bool:
         """Whether batches wait so long that resting would let level zero grow."""

@@ -68,11 +68,6 @@ class Sweeper:
         self._pending = pending
         self._measures = measures
         self._sweepings: dict[int, Sweeping] = {}
-        self._led: dict[int, Replica] = {}
-        self._removing: set[int] = set()
-        """Groups led here with removed objects that are not deleted yet."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
         self._logged = False
         """Whether it was said that the store fails; once, until something works."""
 
@@ -89,31 +84,19 @@ class Sweeper:
     async def step(self) -> None:
         """Delete removed objects of every partition, and sweep those whose time has come."""
         loop, period = self._context.loop, self._context.config.level_one.sweep_seconds
-        looked, changed = self._context.partitions.changed_since(self._looked)
-        async for replica in in_slices(changed):
+        led = [replica async for replica in in_slices(self._context.partitions) if replica.leads]
+        known, self._sweepings = self._sweepings, {}
+        for replica in led:
             group, term = replica.group.id, replica.leader_epoch
-            if not replica.leads:
-                self._forget(group)
-                continue
-            self._led[group] = replica
-            if replica.machine.removed:
-                self._removing.add(group)
-            else:
-                self._removing.discard(group)
-            sweeping = self._sweepings.get(group)
+            sweeping = known.get(group)
             if sweeping is None or sweeping.term != term:
                 first = min(period, FIRST_SWEEP_SECONDS) * (group % SPREAD) / SPREAD
-                self._sweepings[group] = Sweeping(term, loop.time() + first)
-        self._looked = looked
-        now = loop.time()
-        timely = {group for group, sweeping in self._sweepings.items() if sweeping.sweep_at <= now}
-        async for group in in_slices(sorted(timely | self._removing)):
+                sweeping = Sweeping(term, loop.time() + first)
+            self._sweepings[group] = sweeping
+        async for replica in in_slices(led):
             if not self._may_delete():
                 return
-            replica, sweeping, now = self._led[group], self._sweepings[group], loop.time()
-            if not replica.leads:
-                self._forget(group)
-                continue
+            sweeping, now = self._sweepings[replica.group.id], loop.time()
             removed, until = replica.machine.removed, 0
             if removed:
                 grace_seconds = self._context.config.collector.grace_seconds
@@ -127,12 +110,6 @@ class Sweeper:
                 # The others must not wait for this one.
                 message = f"level one: sweeping {label(replica)} failed in a way that was not foreseen"
                 loop.call_exception_handler({"message": message, "exception": error})
-
-    def _forget(self, group: int) -> None:
-        """It is not led here any more."""
-        self._led.pop(group, None)
-        self._removing.discard(group)
-        self._sweepings.pop(group, None)
 
     def _may_delete(self) -> bool:
         """Not while collecting is paused, nor before this process knows whether it is: its replica of the

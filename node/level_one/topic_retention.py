@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
-from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label, leads_in
+from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label
 from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
@@ -94,10 +94,8 @@ class TopicRetention:
     def __init__(self, context: LevelOneContext, measures: UpkeepMeasures) -> None:
         self._context = context
         self._measures = measures
-        self._due: dict[int, tuple[float, int, Replica]] = {}
-        """By group that is led here: when its retention is looked at next, and the term of the leadership."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
+        self._due: dict[int, tuple[int, float]] = {}
+        """By group: term of the leadership, and when its retention is looked at next."""
         self._logged = False
         """Whether it was said that nothing goes by time; once, until the clocks agree again."""
 
@@ -115,21 +113,17 @@ class TopicRetention:
     async def step(self) -> None:
         """Check the partitions whose time has come; the first check of a leader is within a period."""
         now, period = self._context.loop.time(), self._context.config.retention.check_seconds
-        looked, changed = self._context.partitions.changed_since(self._looked)
-        async for replica in in_slices(changed):
-            group, term = replica.group.id, replica.leader_epoch
-            known = self._due.get(group)
+        known, self._due = self._due, {}
+        async for replica in in_slices(self._context.partitions):
             if not replica.leads:
-                self._due.pop(group, None)
-            elif known is None or known[1:] != (term, replica):
-                self._due[group] = now + period * (1 + group % SPREAD) / SPREAD, term, replica
-        self._looked = looked
-        async for group in in_slices(sorted(group for group, (at, _, _) in self._due.items() if at <= now)):
-            _, term, replica = self._due[group]
-            if not leads_in(replica, term):
-                del self._due[group]
                 continue
-            self._due[group] = now + period, term, replica
+            group, term = replica.group.id, replica.leader_epoch
+            of_term, due = known.get(group, (term, 0.0))
+            if group not in known or of_term != term:
+                due = now + period * (1 + group % SPREAD) / SPREAD
+            self._due[group] = (term, now + period if due <= now else due)
+            if due > now:
+                continue
             try:
                 await self.check(replica)
             except Exception as error:

@@ -98,8 +98,6 @@ class InlineBudget:
         self.on_half: Callable[[], None] = lambda: None
         self.kept = 0
         """Bytes in the logs alone of the partitions led here: of the last look, and what came since."""
-        self.taken: set[int] = set()
-        """Groups of partitions that took a batch since the last look."""
         self.now = now
         self.rate = RateLimit(config.bytes_per_second)
         self.limit = BytesLimit(config.bytes)
@@ -108,13 +106,12 @@ class InlineBudget:
 class PartitionBudget:
     """One partition's part of a node's budget."""
 
-    __slots__ = ("_group", "_limit", "_node", "_rate", "inline")
+    __slots__ = ("_limit", "_node", "_rate", "inline")
 
-    def __init__(self, node: InlineBudget, group: int) -> None:
+    def __init__(self, node: InlineBudget) -> None:
         self.inline = True
         """Whether small batches go into the log at present."""
         self._node = node
-        self._group = group
         self._rate = RateLimit(node.config.partition_bytes_per_second)
         self._limit = BytesLimit(node.config.partition_bytes)
 
@@ -132,7 +129,6 @@ class PartitionBudget:
         if by_rate and by_node_rate and by_bytes and by_node_bytes:
             self._goes(Switch.INLINE)
             node.kept += size
-            node.taken.add(self._group)
             measures.batches += 1
             measures.bytes += size
             if kept + size > config.partition_bytes // 2 or node.kept > config.bytes // 2:

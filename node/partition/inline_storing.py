@@ -74,15 +74,9 @@ class InlineStoring:
         self._rng = rng
         self._backoff = RetryBackoff(FIRST_RETRY_SECONDS)
         self._retry_at = float("-inf")
-        self._logs: dict[int, int] = {}
-        """By group, the bytes of entries in memory at its last look; there are fewer after a snapshot."""
-        self._log_bytes = 0
-        """All of these."""
+        self._logs: list[tuple[int, Partition]] = []
+        """Bytes of entries in memory, of each partition that has some, at the last look."""
         self._seen: dict[int, FirstSeen] = {}
-        self._holding: set[int] = set()
-        """Groups led here with bytes in the logs alone, or on their way there, at the last look."""
-        self._looked = 0
-        """Number of the last look, for `changed_since`."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         budget.on_half = self._wanted.set
@@ -160,41 +154,28 @@ class InlineStoring:
     async def _look(self) -> list[Partition]:
         """Note what is inline, on every replica: the next leader then knows its age. Those led here that have
         something."""
-        now, by_group = self._loop.time(), self._partitions.by_group
-        kept_before, kept = self._budget.kept, 0
-        looked, changed = self._partitions.changed_since(self._looked)
-        # What is on its way is no change yet, and one that stands as it did may hold what counts.
-        holding = self._holding | self._budget.taken
-        self._budget.taken.clear()
-        self._holding = holding
-        groups = sorted(holding.union(self._seen, (partition.group.id for partition in changed)))
+        now, known, seen = self._loop.time(), self._seen, dict[int, FirstSeen]()
         led: list[Partition] = []
-        async for group in in_slices(groups):
-            partition = by_group(group)
-            extents = None if partition is None else partition.machine.extents
-            if partition is not None and partition.leads and (held := partition.writer.inline_bytes):
-                kept += held
-                holding.add(group)
-            else:
-                holding.discard(group)
-            self._note_log(group, partition)
-            if partition is None or extents is None or not extents.inline_bytes:
-                self._seen.pop(group, None)
+        logs: list[tuple[int, Partition]] = []
+        kept_before, kept = self._budget.kept, 0
+        async for partition in in_slices(self._partitions):
+            extents = partition.machine.extents
+            if partition.leads:
+                kept += partition.writer.inline_bytes
+            if log_bytes := partition.group.taking.log_bytes:
+                logs.append((log_bytes, partition))
+            if not extents.inline_bytes:
                 continue
-            marks = self._seen.setdefault(group, FirstSeen(self._config.seconds))
+            group = partition.group.id
+            marks = known.get(group) or FirstSeen(self._config.seconds)
             marks.note(extents.first_inline_offset, extents.end_offset, now)
+            seen[group] = marks
             if partition.leads:
                 led.append(partition)
-        self._looked = looked
+        self._seen, self._logs = seen, logs
         # What came while this look went through the slices may have been missed.
         self._budget.kept += kept - kept_before
         return led
-
-    def _note_log(self, group: int, partition: Partition | None) -> None:
-        size = 0 if partition is None else partition.group.taking.log_bytes
-        self._log_bytes += size - self._logs.pop(group, 0)
-        if size:
-            self._logs[group] = size
 
     async def _shorten_logs(self) -> None:
         """Let the longest logs go from memory, if all of them together are too long.
@@ -202,18 +183,10 @@ class InlineStoring:
         What stays of each behind its snapshot is a share of a quarter. With a thousand partitions that is
         less than stays usually: otherwise that alone would be a gigabyte, and nothing here would lessen it.
         """
-        if self._log_bytes <= LOG_BYTES:
+        logs, self._logs = self._logs, []
+        total = sum(size for size, _ in logs)
+        if total <= LOG_BYTES:
             return
-        # Snapshots since, and replicas that went, have made some of them shorter.
-        for group in [*self._logs]:
-            self._note_log(group, self._partitions.by_group(group))
-        if (total := self._log_bytes) <= LOG_BYTES:
-            return
-        logs = [
-            (size, partition)
-            for group, size in self._logs.items()
-            if (partition := self._partitions.by_group(group)) is not None
-        ]
         room = LOG_BYTES // 4 // len(logs)
         longest = nlargest(SHORTENED_AT_ONCE, logs, key=itemgetter(0))
         async for size, partition in in_slices(longest, SHORTENED_IN_A_TURN):

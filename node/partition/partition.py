@@ -112,7 +112,7 @@ class Partition(LedReplica):
             epoch=epoch,
             machine=self.machine,
             wall_ms=wall_ms,
-            budget=None if inline is None else PartitionBudget(inline, place.group),
+            budget=None if inline is None else PartitionBudget(inline),
         )
         self._batches = StoredBatches(
             Place(place.topic_id, place.partition),

@@ -58,10 +58,10 @@ class LedReplica:
             return False
         return isinstance(await self.group.barrier(), Applied)
 
-    def note_changes(self, note: Callable[[], None] | None) -> None:
-        """Call `note` at once whenever the state or the leadership may have changed, for it to remember that;
-        None ends it."""
-        self._watchers.on_change = note
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever the state or the leadership may have changed."""
+        return self._watchers.changes
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the

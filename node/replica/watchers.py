@@ -15,8 +15,8 @@ class Watchers:
         self._what = what
         self._callbacks: dict[Callable[[], None], None] = {}
         self._waking = False
-        self.on_change: Callable[[], None] | None = None
-        """Called at each change, at once: for what only notes it."""
+        self.changes = 0
+        """Changes so far."""
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -29,8 +29,7 @@ class Watchers:
 
     def changed(self) -> None:
         """Call all of them, in the next turn of the loop."""
-        if self.on_change is not None:
-            self.on_change()
+        self.changes += 1
         if self._callbacks and not self._waking:
             self._waking = True
             self._loop.call_soon(self._wake)

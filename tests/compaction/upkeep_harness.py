@@ -38,7 +38,7 @@ from strandline.statemachine.partition.partition_commands import (
 )
 from strandline.statemachine.partition.placeholder import InlineBatch
 from tests.compaction.logs import TIME, Plan, Written, bytes_of, read
-from tests.level_one.upkeep_harness import HandReplica, HandTable
+from tests.level_one.upkeep_harness import HandReplica
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -214,7 +214,7 @@ class Node:
     compactor: Compactor
     boot_id: int = 1
     topics: Topics = field(default_factory=Topics)
-    partitions: HandTable[Replica] = field(default_factory=HandTable)
+    partitions: list[Replica] = field(default_factory=list)
     now_ms: int = TIME
     registered: bool = True
 

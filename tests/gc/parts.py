@@ -102,7 +102,6 @@ class GcNode:
         self.handlers: dict[str, Callable[[int, Any], Coroutine[Any, Any, Any]]] = {}
         self.full = False
         self.known_leaders: dict[int, Any] = {}
-        self._seen: dict[Replica, int] = {}
         self._post = post
         post.nodes[node] = self
         clock = ClusterClock(node, lambda: (1, 2, 3), lambda: wall_ms + int(1000 * loop.time()), loop=loop)
@@ -132,10 +131,6 @@ class GcNode:
 
     def __iter__(self) -> Any:
         return iter(self.replicas.values())
-
-    def changed_since(self, number: int) -> tuple[int, list[Replica]]:
-        before, self._seen = self._seen, {one: one.__dict__["changes"] for one in self.replicas.values()}
-        return number + 1, [one for one, changes in self._seen.items() if before.get(one) != changes]
 
     def by_group(self, group: int) -> Any:
         return self.replicas.get(group)

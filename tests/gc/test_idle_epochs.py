@@ -73,9 +73,6 @@ class Site:
     def __len__(self) -> int:
         return len(self.partitions)
 
-    def changed_since(self, number: int) -> tuple[int, list[Idle]]:
-        return number, self.partitions
-
     def names(self, partition: Idle, extent: int | None, lease: int | None) -> None:
         partition.extents, partition.checkpoints = Extents(extent), Leases(lease)
 

@@ -243,9 +243,7 @@ def test_one_check_looks_at_so_many_batches() -> None:
 def test_a_partition_that_fails_does_not_keep_the_others() -> None:
     with upkeep_node() as node:
         node.now_ms = 100 * DAY
-        one, two = (
-            node.add(number, group=64 << number, configs={"retention.ms": "1"}) for number in range(2)
-        )
+        one, two = (node.add(number, group=64, configs={"retention.ms": "1"}) for number in range(2))
         objects(one, (1, 500))
         objects(two, (1, 500))
         said = raising(node, one)

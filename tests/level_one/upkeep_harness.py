@@ -203,13 +203,6 @@ class Topics:
         return None if configs is None else SimpleNamespace(configs=configs)
 
 
-class HandTable(list[T]):
-    """Replicas that change without a word: all of them are looked at each time."""
-
-    def changed_since(self, number: int) -> tuple[int, list[T]]:
-        return number, [*self]
-
-
 @dataclass
 class Node:
     """A node of these tests: what the upkeep needs of it, and the upkeep."""
@@ -222,7 +215,7 @@ class Node:
     config: NodeConfig
     rng: random.Random
     topics: Topics = field(default_factory=Topics)
-    partitions: HandTable[HandReplica] = field(default_factory=HandTable)
+    partitions: list[HandReplica] = field(default_factory=list)
     clock: HandClock = field(default_factory=HandClock)
     now_ms: int = 1_000_000
     registered: bool = True

@@ -449,25 +449,6 @@ def test_the_node_knows_what_lies_in_the_logs_alone() -> None:
         assert lone.budget.kept == 2 * SMALL
 
 
-def test_what_is_on_its_way_counts_before_it_changes_anything() -> None:
-    with Lone(inline=INLINE) as lone:
-        part = storing(lone)
-        lone.run(part.step(False))
-        lone.append("on its way", size=SMALL)
-        assert lone.budget is not None
-        for _ in range(2):
-            lone.run(part.step(False))
-            assert lone.budget.kept == SMALL
-        lone.group.commit()
-        lone.run(part.step(False))
-        assert lone.budget.kept == SMALL
-        assert part._holding == {lone.group.id}
-        lone.group.lose()
-        lone.run(part.step(False))
-        assert lone.budget.kept == 0
-        assert part._holding == set()
-
-
 def shortened(*log_bytes: int) -> list[int | None]:
     """For partitions with so many bytes of entries each, what was to be left of those that were cut."""
     with ExitStack() as stack:
@@ -475,7 +456,6 @@ def shortened(*log_bytes: int) -> list[int | None]:
         lones = [stack.enter_context(Lone(inline=INLINE)) for _ in log_bytes]
         for number, (lone, size) in enumerate(zip(lones, log_bytes, strict=True)):
             lone.group.taking.log_bytes = size
-            lone.group.id = number
             table.add(number, lone.partition)
         first = lones[0]
         assert first.budget is not None
