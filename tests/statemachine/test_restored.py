@@ -106,3 +106,10 @@ def test_open_transactions_are_aborted_decided_ones_stay_and_all_producers_are_f
     assert all(found[name].number == before[name].number for name in before)
     assert [one.state in PREPARED for one in found.values()].count(True) == 2
     assert resumed(state, 1_000) == resumed(state, 1_000)
+
+
+def test_a_new_group_begins_above_as_many_distances_of_terms_as_its_cluster_has_moved_on() -> None:
+    """Whole distances: the groups that a cluster makes within one have the same room for terms."""
+    groups, terms = restored_controller.GROUPS, restored_controller.TERMS
+    numbers = [0, 1, groups - 1, groups, 2 * groups - 1, 2 * groups]
+    assert list(map(restored_controller.earlier_terms, numbers)) == [0, 0, 0, terms, terms, 2 * terms]
