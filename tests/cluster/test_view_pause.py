@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -133,11 +133,7 @@ def test_what_was_taken_in_a_pause_that_fails_is_written(
         return take(task, bounds)
 
     monkeypatch.setattr(VersionTask, "take", slow)
-    task = cluster.process(NEXT, live=False)
-    task.sinks.follow(all_sinks=False)
-    phases._fill(task)
-    phases._dump(task)
-    task.sinks.follow(all_sinks=True)
+    task = filled(cluster)
     task._steps.cap = 1
     task.around = replace(task.around, monotonic=lambda: time.monotonic() + sum(late))
     assert not phases._cut_over(task, Laps(task.around.monotonic))
@@ -240,26 +236,40 @@ def test_an_attempt_that_ends_says_which_version_was_late(
     assert controller.done.count("ResumeViews") == 2
 
 
-@pytest.mark.parametrize("grown", [True, False])
-def test_a_topic_that_has_grown_for_one_of_both_versions_yet_ends_the_pause_and_no_attempt(
-    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch, grown: bool
-) -> None:
-    """Each process begins again when it hears of the new partition, which may have records by then."""
+def filled(cluster: PlayedCluster) -> VersionTask:
+    """The next version's process, about to cut over."""
     task = cluster.process(NEXT, live=False)
     task.sinks.follow(all_sinks=False)
     phases._fill(task)
     phases._dump(task)
     task.sinks.follow(all_sinks=True)
+    return task
+
+
+def live_version_tells(
+    monkeypatch: pytest.MonkeyPatch, cut_of: Callable[[dict[Any, int]], dict[Any, int]]
+) -> None:
+    """In a pause, another cut than it came to, made by `cut_of`, and other digests."""
     reached = phases._reached
 
     def other(task: VersionTask, number: int, until: float) -> bytes | None:
         packed = reached(task, number, until)
         assert packed is not None
         cut, _ = unpack_reached(packed)
-        more = {**cut, ("sales", 2): 3} if grown else {place: cut[place] for place in [("sales", 0)]}
-        return pack_reached(more, dict.fromkeys(task.digests(), b"another"))
+        return pack_reached(cut_of(dict(cut)), dict.fromkeys(task.digests(), b"another"))
 
     monkeypatch.setattr(phases, "_reached", other)
+
+
+@pytest.mark.parametrize("grown", [True, False])
+def test_a_topic_that_has_grown_for_one_of_both_versions_yet_ends_the_pause_and_no_attempt(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch, grown: bool
+) -> None:
+    """Each process begins again when it hears of the new partition, which may have records by then."""
+    task = filled(cluster)
+    live_version_tells(
+        monkeypatch, lambda cut: {**cut, ("sales", 2): 3} if grown else {("sales", 0): cut["sales", 0]}
+    )
     assert not phases._cut_over(task, Laps(task.around.monotonic))
     assert controller.done[-2:] == ["PauseViews", "ResumeViews"]
 
@@ -267,19 +277,8 @@ def test_a_topic_that_has_grown_for_one_of_both_versions_yet_ends_the_pause_and_
 def test_versions_that_keep_something_else_end_the_attempt_with_a_cure(
     cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = cluster.process(NEXT, live=False)
-    task.sinks.follow(all_sinks=False)
-    phases._fill(task)
-    phases._dump(task)
-    task.sinks.follow(all_sinks=True)
-    reached = phases._reached
-
-    def other(task: VersionTask, number: int, until: float) -> bytes | None:
-        packed = reached(task, number, until)
-        assert packed is not None
-        return pack_reached(unpack_reached(packed)[0], dict.fromkeys(task.digests(), b"another"))
-
-    monkeypatch.setattr(phases, "_reached", other)
+    task = filled(cluster)
+    live_version_tells(monkeypatch, lambda cut: cut)
     with pytest.raises(
         CannotRun, match=r"divergence: operator .* keeps something else .* `strandline view stop p`"
     ):
