@@ -137,7 +137,8 @@ class Joining(PeriodicPart):
     async def _ask_members(self, owner: Owner, connected: Sequence[Address]) -> None:
         """Ask those that are connected, then all that are known, until one tells the members."""
         known = [*connected, *self._members.addresses().values(), *self._others.values()]
-        own = self._command and (self._command.mesh_host, self._command.mesh_port)
+        assert self._command is not None
+        own = (self._command.mesh_host, self._command.mesh_port)
         asked, self._others = dict.fromkeys(one for one in known if one != own), {}
         for address in asked:
             try:

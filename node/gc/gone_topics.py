@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from strandline.node.config.node_config import CollectorSection
@@ -34,7 +33,6 @@ from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.partition.level_one import (
     LEVEL_ONE_PREFIX,
-    NAMES,
     parse_level_one_name,
     partition_prefix,
     topic_prefix,
@@ -195,7 +193,6 @@ class GoneTopics:
             log.info("deleted %d objects of deleted topics", len(names))
 
 
-@lru_cache(maxsize=NAMES)
 def _owner(name: str) -> _Owner | None:
     """The owner of a listed name; None if this cluster writes no such name."""
     try:

@@ -27,7 +27,7 @@ LEVEL_ONE_ROW = struct.Struct("<qqqqIq16s")
 """A row, little-endian and unpadded, the fields of LevelOneExtent in their order."""
 _NAME = re.compile(r"l1/([0-9a-f]{32})/([0-9]{10})/([0-9]{20})-([0-9a-f]{32})")
 _ROW_BYTES = LEVEL_ONE_ROW.size
-NAMES = 2_000
+_NAMES = 2_000
 """Names that are kept as they were read: a leader lists the same ones again and again, in pages of 1,000."""
 _base_offset = struct.Struct("<q").unpack_from
 
@@ -87,7 +87,7 @@ def level_one_name(topic_id: bytes, partition: int, term: int, unique: bytes) ->
     return f"{partition_prefix(topic_id, partition)}{term:020d}-{unique.hex()}"
 
 
-@lru_cache(maxsize=NAMES)
+@lru_cache(maxsize=_NAMES)
 def parse_level_one_name(name: str) -> LevelOneName:
     """Read a name back; raises ValueError for anything `level_one_name` does not give."""
     match = _NAME.fullmatch(name)

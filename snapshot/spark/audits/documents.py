@@ -201,9 +201,7 @@ def of_this_release(document: SnapshotDocument) -> SnapshotDocument:
 
 
 def document_rows(
-    spark: SparkSession,
-    storages: Sequence[ClusterStorage],
-    listings: Sequence[Listing],
+    spark: SparkSession, storages: Sequence[ClusterStorage], listings: Sequence[Listing]
 ) -> DataFrame:
     """A row of SCHEMA for every document of every storage; `root` is the storage's place in the list.
 
