@@ -32,7 +32,7 @@ from strandline.node.config.node_config import (
 from strandline.node.controller.registration import Displaced
 from strandline.node.objectstore.hedging import Hedging
 from strandline.node.objectstore.retries import RetryingStore
-from strandline.node.objectstore.storage_owner import ForeignStorage
+from strandline.node.objectstore.storage_owner import KEY, ForeignStorage
 from strandline.node.objectstore.store import Buffer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
@@ -52,10 +52,10 @@ MESH_PORT, KAFKA_PORT, LOGIN_PORT, ADMIN_PORT = 9000, 9092, 9093, 9644
 STOP_SECONDS = 20.0
 CALM_EPOCH_SECONDS = 0.25
 CLOCKS_WRONG_MS = 1_000_000
+"""Where clocks jump, nothing is said about retention by time."""
 REFUSED_SECONDS = 0.6
 """At least so long after its end a process of the cluster before is started again: all that it gets is a
 refusal, and a thousand of them in a run show no more than thirty."""
-"""Where clocks jump, nothing is said about retention by time."""
 
 
 def _listeners(host: str) -> tuple[ListenerSection, ...]:
@@ -72,10 +72,16 @@ class _Watched(SimStoreClient):
 
     def __init__(self, store: SimStore, sim: SimNode, cluster: WholeCluster) -> None:
         super().__init__(store, sim)
-        self._machine, self._cluster = sim.id, cluster
+        self._machine, self._boot, self._cluster = sim.id, sim.boot, cluster
 
     def _tell(self, what: str) -> None:
         self._cluster.on_change_of_before(self._machine, what)
+
+    async def get(self, key: str) -> Buffer:
+        got = await super().get(key)
+        if key == KEY:
+            self._cluster.told_before.setdefault((self._machine, self._boot), self._cluster.world.now)
+        return got
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         self._tell(f"put {key}")
@@ -114,6 +120,8 @@ class WholeCluster:
         """Machines with a folder of the cluster before the restored one, and the ids of their nodes."""
         self.on_change_of_before: Callable[[int, str], None] = lambda machine, what: None
         """Hears of each change of the store that such a machine asks for."""
+        self.told_before: dict[tuple[int, int], float] = {}
+        """By such a machine and its boot: when the store first told it the owner, in virtual seconds."""
         self.mishaps = Mishaps()
         self.epoch_seconds = plan.epoch_seconds
         self.restart_after: Callable[[int], float] = lambda node: 0.2

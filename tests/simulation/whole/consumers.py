@@ -142,6 +142,8 @@ class Consumer(Client):
         if self.positions.get(place, 0) >= start:
             return False
         self.positions[place] = self._starts[place] = start
+        # The record before the new position was not read: its epoch is not known.
+        self._epochs.pop(place, None)
         return True
 
     def _records(self, place: Place, data: bytes) -> None:

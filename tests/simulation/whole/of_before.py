@@ -6,6 +6,7 @@ What they apply is nothing that the cluster did, so no rule of the ledger counts
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ BOOTS_FROM: Final = 1000
 """Processes of such machines are others than those that wrote the folder."""
 BACK_SECONDS: Final = (0.0, 6.0)
 LOOK_SECONDS: Final = 0.1
+ENDS_SECONDS: Final = 0.1
+"""A node that was told of another owner has ended within this time."""
 
 
 class OfBefore:
@@ -65,14 +68,19 @@ class OfBefore:
         self._broken(f"node {self._cluster.of_before[machine]} of before asks the store for {what}")
 
     def _look(self) -> None:
-        """None is registered, and there is no connection between one of them and a node of the cluster."""
+        """None that knows the owner is registered, and none has a connection with a node of the cluster.
+
+        A majority of them that the store does not answer cannot know of the restored cluster. It serves until
+        it is answered, as a cluster does whose nodes start while the store is away.
+        """
         cluster = self._cluster
         for machine, node in cluster.of_before.items():
             broker = cluster.ghosts.get(machine)
             if broker is None:
                 continue
-            if broker.registered:
-                self._broken(f"node {node} of before is registered")
+            told = cluster.told_before.get((machine, self._world.nodes[machine].boot), math.inf)
+            if broker.registered and self._world.now > told + ENDS_SECONDS:
+                self._broken(f"node {node} of before is registered, and knows the owner")
             for other, peer in broker.host.mesh._peers.items():
                 if peer.link is not None and peer.link.standing.key.folder not in self._folders:
                     self._broken(f"node {node} of before hears node {other} of the restored cluster")
