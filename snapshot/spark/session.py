@@ -7,12 +7,14 @@ one for all jobs of a run.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +35,9 @@ _DEFAULTS = {
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+_SOCKETS = "spark.python.unix.domain.socket"
+_LONGEST_SOCKET_DIR = 60
+"""Of the 107 bytes that a socket's path may have, Spark's own names take 42."""
 MASTER_SECONDS = 5.0
 """Longest wait for a standalone master to take a connection; Spark itself asks for a minute."""
 EXECUTOR_SECONDS = 60.0
@@ -111,6 +116,8 @@ def session(
         ours["spark.executor.extraJavaOptions"] = _SHORT_JOBS
     if SparkSession.getActiveSession() is not None:
         ours = {}  # what it was started with is its owner's
+    elif local:
+        ours.update(_unix_sockets())
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
     try:
@@ -125,6 +132,20 @@ def session(
         reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
         raise NoMaster(f"{master} gave no session ({reason})", _CHECK_MASTER) from error
     return spark
+
+
+def _unix_sockets() -> dict[str, str]:
+    """Configs by which Java and its Python workers talk over sockets in a folder that is the user's alone.
+
+    By TCP a task waits for some 40 ms, an acknowledgement's delay: Java writes to it in small pieces. These
+    sockets have no secret, so the folder is what keeps others out. It goes when this process ends. Where its
+    path is too long for sockets, none is made, and Spark takes TCP.
+    """
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_DIR - len("/strandline-12345678"):
+        return {}
+    folder = tempfile.mkdtemp(prefix="strandline-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
 
 
 def _address_towards(master: str) -> str | None:

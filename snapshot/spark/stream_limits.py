@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -36,12 +37,14 @@ def ends(
 def shares(sizes: Sequence[int], limit: int) -> list[int]:
     """Share a limit in proportion to sizes, at least one each; all of them when they fit.
 
-    Spark's Kafka source does so, lest small partitions starve.
+    Spark's Kafka source does so, lest small partitions starve. It rounds each share down, and what is left
+    over becomes a micro-batch of a few records at the end; here shares add up to the limit.
     """
     total = sum(sizes)
     if total <= limit:
         return list(sizes)
-    return [max(1, limit * size // total) for size in sizes]
+    bounds = [limit * size // total for size in accumulate(sizes, initial=0)]
+    return [max(1, end - begin) for begin, end in pairwise(bounds)]
 
 
 def stored_bytes(view: PartitionView) -> int:

@@ -178,7 +178,14 @@ def test_bytes_are_bounded_by_blocks_and_batches(cluster: StoredCluster) -> None
 
 @pytest.mark.parametrize(
     ("sizes", "limit", "shared"),
-    [([5, 5], 10, [5, 5]), ([90, 10], 10, [9, 1]), ([1000, 1], 10, [9, 1]), ([], 5, []), ([7], 2, [2])],
+    [
+        ([5, 5], 10, [5, 5]),
+        ([90, 10], 10, [9, 1]),
+        ([1000, 1], 10, [9, 1]),
+        ([], 5, []),
+        ([7], 2, [2]),
+        ([7, 7, 7], 11, [3, 4, 4]),  # all of the limit, or the last batch is a remainder
+    ],
 )
 def test_shares(sizes: list[int], limit: int, shared: list[int]) -> None:
     assert shares(sizes, limit) == shared
