@@ -9,6 +9,7 @@ import typer
 
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.target import described
+from strandline.node.config.values import VALUE_READERS
 from strandline.snapshot.extras import ExtraMissing, require
 
 StorageUrl = Annotated[
@@ -49,7 +50,7 @@ def where(storage: str | None, cluster_id: str | None, folder: Path | None) -> t
     return local_storage(folder)
 
 
-def pairs(options: list[str] | None, named: str = "--option") -> dict[str, str]:
+def pairs(options: list[str] | None, named: str) -> dict[str, str]:
     """The keys and values of an option that is given once for each; raises CommandFailed."""
     found = {}
     for option in options or ():
@@ -57,6 +58,17 @@ def pairs(options: list[str] | None, named: str = "--option") -> dict[str, str]:
         if not equals or not key:
             raise CommandFailed(f"{named} {option} has no key and value", f"write {named} KEY=VALUE", MISUSED)
         found[key] = value
+    return found
+
+
+def storage_options(options: list[str] | None, named: str = "--option") -> dict[str, str]:
+    """As `pairs`, of options of an object storage: those that no storage takes are refused."""
+    found = pairs(options, named)
+    try:
+        VALUE_READERS["storage.options"](found)
+    except ValueError as error:
+        cause, _, cure = str(error).rpartition(": ")
+        raise CommandFailed(f"{named} {cause}", cure, MISUSED) from None
     return found
 
 

@@ -12,7 +12,7 @@ import typer
 
 from strandline.cluster.failure import FAILED, MISUSED, CommandFailed
 from strandline.cluster.output import Json, escaped, progress, show, table
-from strandline.cluster.stored import StorageOptions, StorageUrl, local_storage, need, pairs
+from strandline.cluster.stored import StorageOptions, StorageUrl, local_storage, need, storage_options
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def audit(
     """
     need("spark", *(["report"] if html is not None else []))
     url, name = _where(storage, cluster_id, cluster)
-    storage_options = pairs(options)
+    read_options = storage_options(options)
     with progress(as_json) as tell:
         tell("starting Spark")
         shown = None if as_json or not sys.stderr.isatty() else tell
-        run = _run(url, storage_options, name, grace, full, master, html, shown)
+        run = _run(url, read_options, name, grace, full, master, html, shown)
     rows = [
         (result.name, result.verdict.value, result.looked_at, result.findings or "") for result in run.results
     ]

@@ -16,7 +16,16 @@ from strandline.cluster.commands.consume import parse_start
 from strandline.cluster.commands.export_output import show_check, show_export
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.output import Json, plural, progress
-from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
+from strandline.cluster.stored import (
+    ClusterId,
+    StorageOptions,
+    StorageUrl,
+    need,
+    pairs,
+    said,
+    storage_options,
+    where,
+)
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
@@ -154,7 +163,7 @@ def export(
                 raise CommandFailed(
                     "--check takes no topics", "leave them out: all files are checked", MISUSED
                 )
-            target = open_target(to, pairs(to_options, "--to-option"), make=False)
+            target = open_target(to, storage_options(to_options, "--to-option"), make=False)
             with progress(as_json) as tell:
                 show_check(_check(target, pairs(catalog, "--catalog"), tell), to, as_json)
             return
@@ -185,8 +194,8 @@ def export(
         read = {"url": url, "topic": ",".join(topics), **_start(begin)}
         if name is not None:
             read["cluster"] = name
-        read.update({f"storage.{key}": value for key, value in pairs(options).items()})
-        to_pairs, properties = pairs(to_options, "--to-option"), pairs(catalog, "--catalog")
+        read.update({f"storage.{key}": value for key, value in storage_options(options).items()})
+        to_pairs, properties = storage_options(to_options, "--to-option"), pairs(catalog, "--catalog")
         with progress(as_json) as tell:
             tell("looking at what is published")
             asked, stored = _asked(read)  # before a folder is made for what cannot be exported

@@ -15,7 +15,7 @@ from strandline.cluster.local_restore import beside, clone, look, node_options
 from strandline.cluster.local_restore import restore as restore_folder
 from strandline.cluster.output import Json, escaped, plural, progress, show, table
 from strandline.cluster.ports import free_ports, usual_ports
-from strandline.cluster.stored import StorageOptions, pairs
+from strandline.cluster.stored import StorageOptions, storage_options
 from strandline.cluster.target import DEFAULT_FOLDER
 
 
@@ -70,7 +70,7 @@ def restore(
       strandline cluster restore --cluster /srv/strandline
       strandline cluster restore --storage s3://bucket/prefix --as trial --cluster /tmp/trial --free-ports
     """
-    options = pairs(option)
+    options = storage_options(option)
     if name is not None and storage is None:
         raise CommandFailed("--as needs the storage to clone", "name it with --storage", MISUSED)
     if dry_run:

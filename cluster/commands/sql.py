@@ -19,7 +19,15 @@ import typer
 from strandline.cluster.commands.sql_prompt import prompt
 from strandline.cluster.failure import MISUSED, CommandFailed, ReaderGone, one_line
 from strandline.cluster.output import escaped, plural, progress, warn
-from strandline.cluster.stored import ClusterId, StorageOptions, StorageUrl, need, pairs, said, where
+from strandline.cluster.stored import (
+    ClusterId,
+    StorageOptions,
+    StorageUrl,
+    need,
+    said,
+    storage_options,
+    where,
+)
 from strandline.cluster.target import Cluster
 
 if TYPE_CHECKING:
@@ -84,7 +92,7 @@ def sql(
     if not text and not prompted:
         raise CommandFailed("there is no query", "write one behind `strandline sql`, or on stdin", MISUSED)
     url, name = where(storage, cluster_id, cluster)
-    read = {"url": url, **{f"storage.{key}": value for key, value in pairs(options).items()}}
+    read = {"url": url, **{f"storage.{key}": value for key, value in storage_options(options).items()}}
     if name is not None:
         read["cluster"] = name
     if at is not None:

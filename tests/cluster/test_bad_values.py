@@ -108,3 +108,19 @@ def test_bytes_that_are_no_text_reach_no_library(
 ) -> None:
     done = strandline(capfd, monkeypatch, "topic", "describe", "\udcff", "--bootstrap", nowhere())
     assert done == (2, "", "strandline: b'\\xff' is not text; write arguments in UTF-8\n")
+
+
+@pytest.mark.parametrize("command", ["audit --cluster-id c", "cluster restore", "sql select --cluster-id c"])
+def test_options_that_no_storage_takes_are_refused_before_it_is_opened(
+    command: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = partial(strandline, capfd, monkeypatch, *command.split(), "--storage", "s3://bucket/prefix")
+    done = run("--option", "allow_http=true")
+    assert (done.status, done.out, done.err.count("\n")) == (2, "", 1)
+    assert done.err.startswith(
+        "strandline: --option allow_http: it is not an option of an object store; remove"
+    )
+    done = run("--option", "endpoint=localhost:9")
+    assert done.err.startswith(
+        "strandline: --option endpoint: 'localhost:9' is not an address; write it like"
+    )
