@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 import tempfile
 from base64 import b64encode
@@ -29,6 +28,7 @@ from strandline.cluster.stored import (
     where,
 )
 from strandline.cluster.target import Cluster
+from strandline.snapshot.own_output import own_output
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -122,20 +122,6 @@ def _stdin() -> str:
         raise CommandFailed(
             f"stdin is no text ({error.reason})", "write the query in UTF-8", MISUSED
         ) from None
-
-
-@contextmanager
-def own_output() -> Iterator[TextIO]:
-    """Standard output for results alone: what Java or a library prints there meanwhile goes to stderr."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with open(kept, "w", encoding="utf-8", newline="", closefd=False) as output:
-            yield output
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 @contextmanager

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import stat
+import subprocess
 import time
 import uuid
 from contextlib import suppress
@@ -25,20 +27,35 @@ KEPT: Final = 2
 """Archives that stay, of some 170 MB each: two virtual environments may take turns."""
 ROOM_BYTES: Final = 1024**3
 """Least free space for making one: Java complains at its end where it cannot write."""
-LEFT_SECONDS: Final = 86_400.0
-"""Age of an unfinished one that nothing is writing any more."""
+LEFT_SECONDS: Final = 600.0
+"""Age of an unfinished one that nothing is writing any more: Java takes seconds for one. Each audit that is
+killed meanwhile leaves one of some 170 MB."""
+TRIAL: Final = ".trial"
+"""Ends the name of one that is made to see whether Java makes any."""
 _MAGIC_BYTES: Final = 4
 """Java writes an archive's head last: until then these are zero."""
-# Java tells of archives on stdout, where an audit's answer goes.
-_QUIETLY: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
-_UNSAFE: Final = frozenset(" \t\n\"'\\")
-"""Characters that Spark's splitting of options does not leave as they are."""
+# Java tells of archives on stdout, where an audit's answer goes. Logs of the user's in files stay.
+_QUIETLY: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:all=off:stdout -Xlog:all=error:stderr"
+_UNSAFE: Final = frozenset(" \t\n\"'\\:")
+"""Characters that Spark's splitting of options does not leave as they are, and what Java parts two archives
+at: it does not start with three."""
 
 
-def cache_folder() -> Path:
-    """The folder of the user's archives, which need not be there."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "strandline", "spark-classes")
+def cache_folder() -> Path | None:
+    """The folder of the user's archives, which need not be there; None for a user without a home."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError:
+            return None
+    return Path(base, "strandline", "spark-classes") if base.is_absolute() else None
+
+
+def java_command() -> str | None:
+    """The Java that Spark would run; None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
 def options(folder: Path, java: str, flags: str) -> str:
@@ -48,20 +65,45 @@ def options(folder: Path, java: str, flags: str) -> str:
         return ""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        said = folder.stat()
-        if said.st_uid != os.geteuid() or said.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if not _is_private(folder):
             return ""
         archive = folder / f"{_key(java, flags)}.jsa"
-        _adopt(archive)
+        _adopt(folder)
         if archive.exists():
             with suppress(OSError):
                 os.utime(archive)  # the last use decides which ones stay
             return f"-XX:SharedArchiveFile={archive} {_QUIETLY}"
-        if shutil.disk_usage(folder).free < ROOM_BYTES:
+        if shutil.disk_usage(folder).free < ROOM_BYTES or not _makes(folder, flags):
             return ""
     except OSError:
         return ""
     return f"-XX:ArchiveClassesAtExit={archive}.{uuid.uuid4().hex}{NEW} {_QUIETLY}"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether no other user can put an archive there, nor another folder in this one's place."""
+    own, above = folder.stat(), folder.resolve().parent.stat()
+    others = own.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or above.st_mode & stat.S_IWOTH
+    return not others and own.st_uid == above.st_uid == os.geteuid()
+
+
+def _makes(folder: Path, flags: str) -> bool:
+    """Whether Java, started as Spark starts it, makes archives there. With an agent, or without an archive of
+    its own (`jlink` makes such), it would not start at all; on a disk that it may not write to, it would
+    complain when it ends."""
+    java = java_command()
+    if java is None:
+        return False
+    trial = folder / f"{uuid.uuid4().hex}{TRIAL}"
+    try:
+        asked = shlex.split(os.environ.get("SPARK_SUBMIT_OPTS", ""))
+        command = [java, *flags.split(), f"-XX:ArchiveClassesAtExit={trial}", *_QUIETLY.split(), *asked]
+        subprocess.run([*command, "-version"], capture_output=True, timeout=30, check=True)
+        return _is_whole(trial)
+    except (subprocess.SubprocessError, ValueError):
+        return False
+    finally:
+        trial.unlink(missing_ok=True)
 
 
 def _key(java: str, flags: str) -> str:
@@ -71,19 +113,29 @@ def _key(java: str, flags: str) -> str:
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
-def _adopt(archive: Path) -> None:
-    """Give a whole new archive its name; remove what is not needed any more. Raises OSError."""
-    for new in sorted(archive.parent.glob(f"*.jsa.*{NEW}")):
+def _adopt(folder: Path) -> None:
+    """Give whole new archives their names; remove what is not needed any more. Raises OSError."""
+    for new in sorted(folder.glob(f"*.jsa.*{NEW}")):
+        # Not only the one that is asked for: where two take turns, each would remove the other's.
+        archive = folder / f"{new.name.partition('.')[0]}.jsa"
         with suppress(FileNotFoundError):  # another audit does the same
             whole = _is_whole(new)
-            if whole and new.name.startswith(archive.name) and not archive.exists():
+            if whole and not archive.exists():
                 _to_disk(new)
                 new.rename(archive)
-            elif whole or time.time() - new.stat().st_mtime > LEFT_SECONDS:
+            elif whole or _is_left(new):
                 new.unlink()
-    used = sorted(archive.parent.glob("*.jsa"), key=lambda one: one.stat().st_mtime, reverse=True)
+    for trial in folder.glob(f"*{TRIAL}"):
+        with suppress(FileNotFoundError):
+            if _is_left(trial):
+                trial.unlink()
+    used = sorted(folder.glob("*.jsa"), key=lambda one: one.stat().st_mtime, reverse=True)
     for old in used[KEPT:]:
         old.unlink(missing_ok=True)
+
+
+def _is_left(new: Path) -> bool:
+    return time.time() - new.stat().st_mtime > LEFT_SECONDS
 
 
 def _is_whole(new: Path) -> bool:

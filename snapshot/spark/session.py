@@ -17,12 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from strandline.snapshot.spark.class_archive import options
+from strandline.snapshot.own_output import own_output
+from strandline.snapshot.spark.class_archive import java_command, options
 from strandline.snapshot.spark.shipping import ship
 
 OLDEST_JAVA = 17
@@ -89,7 +91,8 @@ def session(
     take, as those do; scans of gigabytes in Spark's own operators would take more.
 
     `archives`: a folder, `cache_folder()` of `class_archive`, for an archive of the driver's classes. The
-    first session leaves one there when its Java ends; later ones start sooner by it.
+    first session leaves one there when its Java ends; later ones start sooner by it. What Java writes to
+    stdout goes to stderr then.
 
     Raises NoJava before Spark is started, and NoMaster, also for a server of Spark Connect (`sc://`): its
     sessions have no context, which the audits need, and begin by `SparkSession.builder.remote`.
@@ -121,7 +124,9 @@ def session(
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
     try:
-        spark = builder.getOrCreate()
+        # A Java that cannot write the archive says so when it ends, on what was stdout as it started.
+        with own_output() if archive and sys.__stdout__ is not None else nullcontext():
+            spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         if not local:
             _await_executor(spark, master)
@@ -182,8 +187,7 @@ def _await_executor(spark: SparkSession, master: str) -> None:
 def check_java() -> str:
     """The version of the Java that Spark would run, in its own words; raises NoJava unless it is there and
     new enough."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    java = java_command()
     cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"
     if java is None:
         raise NoJava("Spark needs Java and there is none on the PATH", cure)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from strandline.cluster.commands.sql import own_output
+from strandline.snapshot.own_output import own_output
 from strandline.snapshot.spark import session
 from strandline.snapshot.spark.json_schema import MOST_FIELDS, ddl, infer
 from tests.cluster.command import Done, strandline
