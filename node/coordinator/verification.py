@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.table import Coordinators
+from strandline.node.coordinator.told_numbers import ToldNumbers
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
 from strandline.node.rpc import CallFailed
@@ -56,6 +57,8 @@ class Verifier:
         self._coordinators = coordinators
         self._gathering: dict[tuple[str, int, int], _Gathering] = {}
         self._closed = False
+        self.told = ToldNumbers(context)
+        """Numbers that need no question."""
         context.calls.serve(VERIFY, self._asked)
 
     def close(self) -> None:

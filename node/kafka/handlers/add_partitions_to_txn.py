@@ -70,10 +70,9 @@ async def _add(context: BrokerContext, request: Request, partitions: list[tuple[
     coordinator = coordinator_for(context, request, Operation.WRITE, transactional_id)
     if isinstance(coordinator, KafkaError):
         return code_of(coordinator)
-    added = await coordinator.enlist(
-        transactional_id,
-        payload.v3_and_below_producer_id,
-        payload.v3_and_below_producer_epoch,
-        partitions,
-    )
-    return code_of(added) if isinstance(added, Refusal) else ErrorCode.none
+    producer = (payload.v3_and_below_producer_id, payload.v3_and_below_producer_epoch)
+    added = await coordinator.enlist(transactional_id, *producer, partitions)
+    if isinstance(added, Refusal):
+        return code_of(added)
+    context.verifier.told.tell(*producer, added, partitions)
+    return ErrorCode.none

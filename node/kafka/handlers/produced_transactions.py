@@ -63,14 +63,17 @@ class Questions:
         known = partition.transaction_of(producer, epoch)
         if known is not None:
             return known
-        if (
-            self._version >= _ADDS_SINCE
-            and header.base_sequence
-            and partition.machine.producers.get(producer) is None
-        ):
+        row = partition.machine.producers.get(producer)
+        if self._version >= _ADDS_SINCE and header.base_sequence and row is None:
             # With these clients each transaction has an epoch of its own, so its first batch in a partition
             # has sequence 0: another one was sent before this and has not arrived.
             return Refusal(Reason.OUT_OF_ORDER, "sequence 0 is expected next")
+        told = self._context.verifier.told.take(producer, epoch, (topic.topic_id, number))
+        # If that transaction has ended here, the producer is in a later one: of that nothing was heard.
+        if told is not None and (row is None or told.number > row.ended):
+            verified: Verification = self._context.loop.create_future()
+            verified.set_result(told)
+            return verified
         answers = self._questions.setdefault((producer, epoch), {})
         answer = answers.get((topic.topic_id, number))
         if answer is None:

@@ -23,6 +23,7 @@ from strandline.node.config.node_config import (
 )
 from strandline.node.controller.client import Unavailable
 from strandline.node.controller.leaders import Leader
+from strandline.node.coordinator.told_numbers import ToldNumbers
 from strandline.node.level_zero.batcher_config import BatcherConfig
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
@@ -217,6 +218,8 @@ class FakeCalls:
     cluster: Cluster
     node_id: int
     failure: CallFailed | None = None
+    told: list[tuple[int, str, Any]] = field(default_factory=list)
+    """What was told to nodes: it gets nowhere by itself."""
 
     def serve(self, method: str, handler: Callable[[int, Any], Awaitable[Any]]) -> None:
         self.cluster.handlers[self.node_id, method] = handler
@@ -225,6 +228,10 @@ class FakeCalls:
         if self.failure is not None:
             raise self.failure
         return await self.cluster.handlers[node, method](self.node_id, payload)
+
+    def tell(self, node: int, method: str, payload: Any) -> bool:
+        self.told.append((node, method, payload))
+        return True
 
 
 class FakeProducerIds:
@@ -251,7 +258,8 @@ class Asked(NamedTuple):
 class FakeVerifier:
     """A `Verifier` whose answers are a test's, after a while or when the test says."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: ToldNumbers) -> None:
+        self.told = told
         self.asked: list[Asked] = []
         self.answer: Verified | Refusal | Exception = Verified(1)
         self.held: asyncio.Future[None] | None = None

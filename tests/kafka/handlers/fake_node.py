@@ -17,6 +17,7 @@ from kio.serial import entity_reader
 from strandline.node.coordinator.context import CoordinatorContext
 from strandline.node.coordinator.decision_hold import DecisionHold
 from strandline.node.coordinator.table import Coordinators
+from strandline.node.coordinator.told_numbers import ToldNumbers
 from strandline.node.kafka.handlers import describe_quorum
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
@@ -117,10 +118,10 @@ class FakeNode:
         self.leaders = FakeLeaders(self.controller)
         self.calls = FakeCalls(self.cluster, node_id)
         self.producer_ids = FakeProducerIds()
-        self.verifier = FakeVerifier()
         self.rng = random.Random(node_id)
         self.decisions = DecisionHold(self.loop)
         self.coordinators = Coordinators(self.coordinator_context)
+        self.verifier = FakeVerifier(ToldNumbers(self.coordinator_context))
         self.partitions = FakePartitions(self.controller)
         self.work_executor: Executor | None = AtOnce()
         self.disk = FakeDisk()
