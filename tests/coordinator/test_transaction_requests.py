@@ -227,6 +227,27 @@ def test_groups_are_added(version: int) -> None:
     served(test)
 
 
+def test_the_leaders_hear_the_number_once_their_partitions_are_in_the_transaction() -> None:
+    async def test(coordinated: Coordinated, node: FakeNode) -> None:
+        await init(node)
+        coordinated.log.held = True
+        adding = asyncio.create_task(add(node, (4001, 0), ("t", [0, 2])))
+        await turns()
+        assert node.calls.told == [], "it is not certain yet"
+        coordinated.log.held = False
+        coordinated.log.commit()
+        assert await adding == {("t", 0): "none", ("t", 2): "none"}
+        told = {to: payload for to, _, payload in node.calls.told}
+        assert all(payload[:3] == [4001, 0, 1] for payload in told.values())
+        places = [tuple(place) for payload in told.values() for place in payload[3]]
+        assert sorted(places) == [coordinated.partition(0), coordinated.partition(2)]
+        node.calls.told.clear()
+        assert await add(node, (4001, 7), ("t", [1])) == {("t", 1): "producer_fenced"}
+        assert node.calls.told == []
+
+    served(test)
+
+
 # EndTxn.
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from strandline.node.coordinator.told_numbers import TOLD
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.partition.batch import Verified
 from strandline.node.refusal import Refusal
@@ -73,6 +74,25 @@ async def test_where_the_transaction_is_open_nobody_is_asked() -> None:
     assert codes(await produce(node, {0: batch(2)})) == [ErrorCode.none]
     assert len(node.verifier.asked) == 2
     assert opened(node) == OpenTransaction(2, 3, 0)
+
+
+@simulated
+async def test_for_a_number_that_was_told_nobody_is_asked() -> None:
+    node = made()
+    topic = node.controller.machine.topic("t")
+    assert topic is not None
+    tell = node.cluster.handlers[node.node_id, TOLD]
+    await tell(2, [P, 0, 6, [[topic.topic_id, 0]]])
+    assert codes(await produce(node, {0: batch()}, OLD)) == [ErrorCode.none]
+    assert opened(node) == OpenTransaction(6, 0, 0)
+    assert node.verifier.asked == []
+    node.partition().end(P, 0, 6)
+    # The number of a transaction that has ended says nothing of the one that the batch is in.
+    await tell(2, [P, 0, 6, [[topic.topic_id, 0]]])
+    node.verifier.answer = Verified(7)
+    assert codes(await produce(node, {0: batch(1)}, OLD)) == [ErrorCode.none]
+    assert opened(node) == OpenTransaction(7, 2, 0)
+    assert len(node.verifier.asked) == 1
 
 
 @simulated
