@@ -1,10 +1,10 @@
 """Tells the leaders of partitions the number of a transaction as soon as they are in it.
 
-A batch needs the number of its transaction (`verification.py`), and older clients add a partition before they
-write to it. So the coordinator's node tells the number to the partition's leader, which then need not ask when
-the batch comes. It is told once the entry is applied that adds the partition: what is told is what an answer
-to the leader's question would have been at that time. Nothing relies on it: a number that gets lost is asked
-for.
+A batch needs the number of its transaction (`verification.py`), and older clients add a partition before
+they write to it. So the coordinator's node tells the number to the partition's leader, which then need not
+ask when the batch comes. It is told once the entry is applied that adds the partition: what is told is what
+an answer to the leader's question would have been at that time. Nothing relies on it: a number that gets lost
+is asked for.
 """
 
 from __future__ import annotations
@@ -71,10 +71,14 @@ class ToldNumbers:
 
 
 def _checked(payload: Any) -> tuple[int, int, int, list[tuple[bytes, int]]]:
-    if isinstance(payload, list) and len(payload) == 4:
-        producer_id, epoch, number, places = payload
-        # A number below 1 in the log would stop every replica.
-        if type(producer_id) is type(epoch) is type(number) is int and number >= 1 and type(places) is list:
-            if all(type(one) is list and [*map(type, one)] == [bytes, int] for one in places):
-                return producer_id, epoch, number, [(topic_id, partition) for topic_id, partition in places]
+    if isinstance(payload, list) and len(payload) == 4 and isinstance(payload[3], list):
+        *numbers, places = payload
+        fits = [*map(type, numbers)] == [int] * 3 and all(map(_is_place, places))
+        # A transaction's number below 1 would stop every replica, in the log.
+        if fits and numbers[2] >= 1:
+            return numbers[0], numbers[1], numbers[2], [(topic_id, number) for topic_id, number in places]
     raise CallFailed(f"{TOLD} takes a producer id, an epoch, a number and partitions", unknown=False)
+
+
+def _is_place(given: Any) -> bool:
+    return isinstance(given, list) and [*map(type, given)] == [bytes, int]
