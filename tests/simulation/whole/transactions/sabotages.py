@@ -155,7 +155,7 @@ _MARKERS: dict[str, tuple[int, ...]] = {
     "markers-without-numbers": (12,),
     "ended-numbers-taken": (51,),
     "refusals-unheard": (2, 3),
-    "markers-done-unheard": (11,),
+    "markers-done-unheard": (2,),
     "state-without-stable-offset": (2,),
 }
 
@@ -221,7 +221,7 @@ _ALL = (
         "unstable-offsets-given",
         "offsets are given to members while a transaction that has others is open",
         lambda: (patch.object(Offsets, "is_pending", lambda *_: False),),
-        (14,),
+        (27,),
     ),
     Sabotage(
         "markers-not-taken-up",
@@ -233,7 +233,7 @@ _ALL = (
         "markers-sent-once",
         "a marker that does not arrive is not sent again",
         lambda: (patch.object(Markers, "deliver", _delivers_once),),
-        (3,),
+        (2,),
     ),
     Sabotage(
         "answered-before-prepare",
