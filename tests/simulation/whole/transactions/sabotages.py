@@ -194,7 +194,7 @@ _ALL = (
         "abort-before-raise",
         "a transaction that took too long is aborted, and its producer keeps its epoch",
         lambda: (patch.dict(TransactionsMachine.HANDLERS, {TransactionOpcode.ABORT: _aborts_unraised}),),
-        (34,),
+        (59,),
     ),
     Sabotage(
         "verified-blindly",
@@ -206,7 +206,7 @@ _ALL = (
         "generation-ignored",
         "offsets of a transaction are taken from members that are none any more",
         lambda: (patch.object(group_offsets, "_refuse_commit", _none),),
-        (17,),
+        (37,),
     ),
     Sabotage(
         "conversion-frees-all",
