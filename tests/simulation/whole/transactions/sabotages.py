@@ -153,7 +153,7 @@ def _none(*_: Any, **__: Any) -> None:
 
 _MARKERS: dict[str, tuple[int, ...]] = {
     "markers-without-numbers": (12,),
-    "ended-numbers-taken": (51,),
+    "ended-numbers-taken": (65,),
     "refusals-unheard": (2, 3),
     "markers-done-unheard": (2,),
     "state-without-stable-offset": (2,),
@@ -239,7 +239,7 @@ _ALL = (
         "answered-before-prepare",
         "EndTxn is answered before its decision is in a majority's logs",
         lambda: (patch.object(TransactionCoordinator, "end", _answers_early),),
-        (37,),
+        (8,),
     ),
     Sabotage(
         "read-past-stable",
