@@ -28,7 +28,7 @@ _Place = tuple[int, int, bytes, int]
 
 
 class ToldNumbers:
-    """What one node tells, and what it was told. Belongs to the context's loop."""
+    """The numbers that one node tells, and those that it was told. Belongs to the context's loop."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self._context = context

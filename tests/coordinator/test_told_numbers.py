@@ -77,6 +77,10 @@ def test_the_oldest_go_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch)
     async def test(node: FakeNode, told: ToldNumbers) -> None:
         await hear(node, [P, 4, 6, [[T, number] for number in range(5)]])
         assert [told.take(P, 4, (T, number)) for number in range(5)] == [None] * 2 + [Verified(6)] * 3
+        await hear(node, [P, 4, 7, [[T, 0], [T, 1], [T, 2]]])
+        await hear(node, [P, 4, 8, [[T, 0], [T, 3]]])
+        assert told.take(P, 4, (T, 1)) is None, "the one of which nothing was heard for longest"
+        assert told.take(P, 4, (T, 0)) == Verified(8)
 
     on_a_node(test)
 
