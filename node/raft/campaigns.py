@@ -15,7 +15,8 @@ from typing import Final
 
 from strandline.node.raft.rank import Rank
 
-AT_ONCE: Final = 64
+AT_ONCE: Final = 256
+"""Fewer leave the processor idle: the two sides of an election wait for each other and for their disks."""
 AT_ONCE_LATE: Final = 8
 """The limit just after the loop was blocked: its waiting work comes first, but elections never stop."""
 

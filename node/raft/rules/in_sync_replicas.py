@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 from strandline.node.raft.pysyncobj_seam import LEADER
 from strandline.node.raft.rules.commitment import Commitment
@@ -34,26 +33,29 @@ class InSyncReplicas(Part):
         A follower counts while its log is known to match, it lags by no more than a full pipeline, and it has
         answered within the longest election timeout: a follower that is slow for a moment still counts.
         """
-        return 1 + sum(self._followers())
+        return 1 + len(self.state.other_voters()) - len(self.behind())
 
     def behind(self) -> list[int]:
-        """The other voters, as the leader counts them, that are not in sync."""
-        others = self.state.other_voters()
-        return [peer for peer, follows in zip(others, self._followers(), strict=True) if not follows]
+        """The other voters, as the leader counts them, that are not in sync.
 
-    def _followers(self) -> Iterator[bool]:
-        """Of each other voter, whether it is in sync."""
-        state = self.state
+        An operator's question puts this to every group that a node leads, so it is one bare loop.
+        """
+        state, acked_at, me = self.state, self.lease.acked_at, self.host.node_id
         oldest = self.host.now() - self.settings.election_max_seconds
-        behind = state.commit - self.settings.max_inflight_messages
-        for peer in state.other_voters():
+        least = state.commit - self.settings.max_inflight_messages
+        found = []
+        for peer in state.voters:
+            if peer == me:
+                continue
             progress = state.progress.get(peer)
-            yield (
-                progress is not None
-                and progress.phase is Phase.REPLICATE
-                and progress.match >= behind
-                and self.lease.acked_at(peer) >= oldest
-            )
+            if (
+                progress is None
+                or progress.phase is not Phase.REPLICATE
+                or progress.match < least
+                or acked_at(peer) < oldest
+            ):
+                found.append(peer)
+        return found
 
     def when_held(self, index: int, count: int) -> asyncio.Future[bool]:
         """Resolves to True once `count` voters hold entry `index`, which is committed, on their disks.

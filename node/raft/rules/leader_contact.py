@@ -57,5 +57,6 @@ class LeaderContact(Part):
             state.set_role(FOLLOWER)
         if state.leader != peer:
             state.leader = peer
+            state.denials = 0
             self.host.campaign_ended(state)
         state.reset_deadline()

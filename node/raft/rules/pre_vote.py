@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from strandline.node.raft.rules.election import Election
 from strandline.node.raft.rules.leader_contact import LeaderContact
@@ -14,6 +15,10 @@ from strandline.node.raft.rules.messages import (
 from strandline.node.raft.rules.replica_state import Part, ReplicaState
 
 log = logging.getLogger(__name__)
+
+MOST_EARLY: Final = 3
+"""Times that a group asks again before its time-out. With doubled pauses that is longer than any promise to a
+leader, also one that a pause of the voter's loop has renewed."""
 
 
 class PreVote(Part):
@@ -59,9 +64,25 @@ class PreVote(Part):
             or not self.is_of_this_round(asked, reply.asked_at)
         ):
             return
-        if reply.granted and peer in state.voters:
+        if not reply.granted:
+            self._ask_again_soon()
+        elif peer in state.voters:
             state.pre_votes.add(peer)
             self.check()
+
+    def _ask_again_soon(self) -> None:
+        """Give the place of an election to another group, and ask again after a heartbeat, then after longer.
+
+        Most voters that deny a pre-vote heard the dead leader a heartbeat later than this node did. On a node
+        with thousands of groups a whole time-out is seconds, and the first of them would keep all places
+        from the others until then. A voter that still denies it hears a leader that this node does not hear.
+        """
+        state, pause = self.state, self.settings.heartbeat_seconds
+        if state.denials == MOST_EARLY or self.host.crowd_seconds() < pause:
+            return
+        state.deadline = min(state.deadline, self.host.attentive() + pause * 2**state.denials)
+        state.denials += 1
+        self.host.campaign_ended(state)
 
     def is_of_this_round(self, asked: int, asked_at: float) -> bool:
         """Whether an answer belongs to the present round. An answer to an earlier round may come from a voter

@@ -92,6 +92,8 @@ class ReplicaState(SeamedSyncObj):
         """Nodes that would vote for this node (its pre-votes); None while it does not ask for them."""
         self.pre_votes_asked_at = NEVER
         """Start time of the newest round of pre-votes. It names the round, and every answer carries it."""
+        self.denials = 0
+        """Denied pre-votes since a leader was known, after which this node asked again early."""
         self.lost_campaigns = 0
         """Consecutive elections in which this node stood and, as far as it knows, no node won; at most 4."""
 
