@@ -3,6 +3,8 @@
 A plan says which objects hold its records. A lease keeps those that a checkpoint names; what came after it
 may be lifted to level one and deleted before a task has read it, and a lease may end. The records are still
 there, in objects that a newer state names.
+
+Few tasks look, so what they need for it is imported then: each Python worker imports this module.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from strandline.snapshot.spark.fetch import WAITS_SECONDS, ObjectGone
-from strandline.snapshot.spark.newest import NewestCheckpoints
 from strandline.snapshot.spark.pieces import PieceKind, Slice
-from strandline.snapshot.spark.plan import in_order
-from strandline.snapshot.spark.views import PartitionView, newest_views, with_blocks
 from strandline.snapshot.storage import Storage
+
+if TYPE_CHECKING:
+    from strandline.snapshot.spark.newest import NewestCheckpoints
+    from strandline.snapshot.spark.views import PartitionView
 
 
 class MovedRecords:
@@ -36,6 +40,10 @@ class MovedRecords:
 
     def __call__(self, piece: Slice, base: int, end: int, error: ObjectGone) -> Sequence[Slice]:
         """See Moved; SourceError, too, if the newest states cannot be read."""
+        from strandline.snapshot.spark.newest import NewestCheckpoints
+        from strandline.snapshot.spark.plan import in_order
+        from strandline.snapshot.spark.views import with_blocks
+
         if self._states is None:
             # Names of documents begin with the kind of object and the cluster.
             self._states = NewestCheckpoints(self._storage, piece.document.split("/")[1])
@@ -64,6 +72,8 @@ class MovedRecords:
         raise error
 
     def _view(self, states: NewestCheckpoints, piece: Slice) -> PartitionView | None:
+        from strandline.snapshot.spark.views import newest_views
+
         topic = states.controller().topics.get(piece.topic_id)
         if topic is None or piece.partition >= len(topic.partitions):
             return None

@@ -70,6 +70,10 @@ class Slice:
     """The aborted transactions that are to be left out, as bytes of ABORTED_ROWS."""
 
 
+Window = tuple[Slice, ...]
+"""Slices that a task fetches and decodes at a time."""
+
+
 def of_level_zero(extents: Rows) -> Rows:
     """Rows of EXTENT_ROWS as pieces."""
     pieces = np.zeros(extents.size, PIECES)

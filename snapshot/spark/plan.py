@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from strandline.snapshot.spark.options import ReadOptions
-from strandline.snapshot.spark.pieces import PieceKind, Rows, Slice
+from strandline.snapshot.spark.pieces import PieceKind, Rows, Window
 from strandline.snapshot.spark.views import PartitionView, partition_views
 from strandline.snapshot.storage import Storage
 from strandline.statemachine.object_names import OBJECT_ID_BYTES
@@ -28,8 +28,6 @@ the planner knows of."""
 
 _HASH: Final = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, 1 + OBJECT_ID_BYTES // 4, dtype=np.uint64)
 """Powers of an odd number, so that every word of an id counts."""
-
-Window = tuple[Slice, ...]
 
 
 def plan(storage: Storage, options: ReadOptions, parallelism: int) -> list[tuple[Window, ...]]:

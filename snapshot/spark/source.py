@@ -7,6 +7,9 @@ source, so that a query moves over unchanged. Writing goes to the brokers (`sink
 
 Filters are not pushed down: Spark up to 4.3 keeps a pushed filter when a data frame is used again, and then
 gives wrong answers without a word. Options prune partitions, offsets and times; a schema prunes columns.
+
+Spark starts a Python process for each step of a query's beginning and one for each core, and each imports
+this module. So a step imports what it needs: making a source takes no Arrow, a task no planner.
 """
 
 from __future__ import annotations
@@ -14,9 +17,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -37,13 +39,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from strandline.snapshot.decode import COLUMNS
 from strandline.snapshot.extras import require
-from strandline.snapshot.spark.fetch import read_windows
-from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.options import ReadOptions, SourceError, parse
-from strandline.snapshot.spark.plan import Window, plan
-from strandline.snapshot.storage import Storage, StorageError, open_storage
+
+if TYPE_CHECKING:
+    from strandline.snapshot.spark.pieces import Window
+    from strandline.snapshot.storage import Storage
 
 SCHEMA = (
     StructType()
@@ -142,9 +143,14 @@ class StrandlineReader(DataSourceReader):
         self._parallelism = parallelism
 
     def partitions(self) -> Sequence[InputPartition]:
+        from strandline.snapshot.spark.plan import plan
+
         return [Split(windows) for windows in plan(self._storage, self._options, self._parallelism)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from strandline.snapshot.spark.fetch import read_windows
+        from strandline.snapshot.spark.moved import MovedRecords
+
         assert isinstance(partition, Split), "tasks are given what partitions() made"
         return read_windows(
             self._storage, partition.windows, self._schema, MovedRecords(self._storage, compacted=False)
@@ -153,6 +159,8 @@ class StrandlineReader(DataSourceReader):
 
 def _opened(options: ReadOptions) -> Storage:
     """The storage that the options name; raises SourceError."""
+    from strandline.snapshot.storage import StorageError, open_storage
+
     try:
         return open_storage(options.url, options.storage)
     except StorageError as error:
@@ -164,6 +172,10 @@ def arrow_schema(schema: StructType) -> Any:
 
     A user's schema may say of a column that it is never null, so this follows it.
     """
+    import pyarrow as pa  # type: ignore[import-untyped]
+
+    from strandline.snapshot.decode import COLUMNS
+
     known = [f"{field.name} {field.dataType.simpleString()}" for field in SCHEMA.fields]
     fields = []
     for wanted in schema.fields:

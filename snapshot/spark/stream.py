@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,11 +22,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from strandline.snapshot.object_frame import BadObject
-from strandline.snapshot.spark.fetch import PARALLEL_GETS, read_windows
-from strandline.snapshot.spark.moved import MovedRecords
+from strandline.snapshot.spark.fetch import PARALLEL_GETS
 from strandline.snapshot.spark.newest import LISTINGS, NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions, SourceError
-from strandline.snapshot.spark.plan import Window, pack
+from strandline.snapshot.spark.plan import pack
 from strandline.snapshot.spark.stream_limits import ends
 from strandline.snapshot.spark.stream_offsets import (
     Offsets,
@@ -40,6 +38,7 @@ from strandline.snapshot.spark.stream_offsets import (
     still_there,
     to_json,
 )
+from strandline.snapshot.spark.stream_tasks import StreamSplit, StreamTasks
 from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.controller_state import ControllerState
@@ -58,20 +57,13 @@ NO_LIMIT: Final = 2**63 - 1
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class StreamSplit(InputPartition):
-    """Input of one task."""
-
-    windows: Sequence[Window]
-
-
 class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in a process beside the driver; tasks, which have copies of it, read them."""
+    """Plans micro-batches in a process beside the driver; tasks, which get its StreamTasks, read them."""
 
     def __init__(self, storage: Storage, options: ReadOptions, schema: Any, parallelism: int) -> None:
         self._storage = storage
         self._options = options
-        self._schema = schema
+        self._tasks = StreamTasks(storage, schema)
         self._parallelism = parallelism
         self._checkpoints = NewestCheckpoints(storage, options.cluster)
         self._looked: float | None = None
@@ -134,9 +126,11 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one task's records, as Arrow batches. Raises StorageError, BadObject."""
-        assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
-        moved = MovedRecords(self._storage, compacted=True)
-        return read_windows(self._storage, partition.windows, self._schema, moved)
+        return self._tasks.read(partition)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Spark sends this to tasks; see stream_tasks.py."""
+        return StreamTasks, (self._tasks.storage, self._tasks.schema)
 
     def _look(self) -> None:
         """See the newest checkpoints, unless that was done just now; raises SourceError."""

@@ -7,7 +7,8 @@ from datetime import UTC
 
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import parse
-from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.spark.pieces import Window
+from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import Storage
 from tests.spark.stored_cluster import StoredCluster, StoredRecord

@@ -14,7 +14,8 @@ from strandline.snapshot.spark.moved import MovedRecords, _is_whole
 from strandline.snapshot.spark.options import parse
 from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, Split, StrandlineReader, arrow_schema
-from strandline.snapshot.spark.stream import StrandlineStreamReader, StreamSplit
+from strandline.snapshot.spark.stream import StrandlineStreamReader
+from strandline.snapshot.spark.stream_tasks import StreamSplit
 from strandline.snapshot.spark.views import partition_views
 from strandline.snapshot.storage import open_storage
 from tests.spark.collected_cluster import reconcile_all, write

@@ -23,7 +23,8 @@ from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, 
 from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import parse
-from strandline.snapshot.spark.plan import Window, plan
+from strandline.snapshot.spark.pieces import Window
+from strandline.snapshot.spark.plan import plan
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.object_names import parse_object_name

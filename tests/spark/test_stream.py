@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
@@ -23,9 +26,10 @@ from strandline.snapshot.names import group_prefix
 from strandline.snapshot.spark import stream
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.source import SCHEMA, StrandlineSource
-from strandline.snapshot.spark.stream import StrandlineStreamReader, StreamSplit
+from strandline.snapshot.spark.stream import StrandlineStreamReader
 from strandline.snapshot.spark.stream_limits import shares, stored_bytes
 from strandline.snapshot.spark.stream_offsets import from_json, ranges
+from strandline.snapshot.spark.stream_tasks import StreamSplit
 from strandline.snapshot.spark.views import PartitionView, partition_views
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.snapshot.tail_document import tails_prefix
@@ -566,6 +570,36 @@ def test_equal_ends_have_equal_tasks(cluster: StoredCluster) -> None:
     query.start_reader()
     assert query.reader.partitions(*ends) == first
     assert query.reader.partitions(ends[1], ends[1]) == []
+
+
+IMPORTED = """
+import pickle, sys
+from pathlib import Path
+from strandline.snapshot.spark import source
+assert not {"pyarrow", "strandline.snapshot.storage"} & set(sys.modules), "to make a source"
+source.StrandlineSource({"url": "/objects", "topic": "clicks"}).schema()
+assert not {"pyarrow", "strandline.snapshot.storage"} & set(sys.modules), "to tell its columns"
+tasks, split = pickle.loads(Path(sys.argv[1]).read_bytes())
+print(sum(rows.num_rows for rows in tasks.read(split)))
+planning = {f"strandline.snapshot.spark.{name}" for name in ("stream", "newest", "views", "plan")}
+assert not planning & set(sys.modules), "to read a task"
+assert not any(name.startswith("strandline.statemachine.controller") for name in sys.modules)
+"""
+
+
+def test_processes_import_what_their_step_needs(cluster: StoredCluster, tmp_path: Path) -> None:
+    query = Query(cluster, topic="clicks")
+    assert query.plan_batch()
+    query.run_batch()
+    query.committed += 1
+    assert query.plan_batch()
+    (split,) = query.reader.partitions(*map(json.loads, query.ends))
+    sent = tmp_path / "sent"
+    sent.write_bytes(pickle.dumps((query.reader, split)))
+    command = [sys.executable, "-c", IMPORTED, str(sent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert int(done.stdout) == len(readable(cluster, "clicks")["clicks", 0])
 
 
 def test_progress_tells_how_far_there_is(cluster: StoredCluster) -> None:

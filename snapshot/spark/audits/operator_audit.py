@@ -25,7 +25,8 @@ from strandline.snapshot.spark.audits.view_cut import PointPrograms
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.options import SourceError
-from strandline.snapshot.spark.plan import Window, in_order
+from strandline.snapshot.spark.pieces import Window
+from strandline.snapshot.spark.plan import in_order
 from strandline.snapshot.spark.source import SCHEMA, arrow_schema
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.controller.view_state import ProgramVersion

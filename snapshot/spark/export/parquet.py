@@ -38,7 +38,7 @@ from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.options import TOPIC_ID
-from strandline.snapshot.spark.plan import Window
+from strandline.snapshot.spark.pieces import Window
 from strandline.snapshot.storage import ObjectMissing, Storage
 
 ROW_GROUP_BYTES: Final = 16 * 1024 * 1024
