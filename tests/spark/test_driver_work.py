@@ -48,3 +48,36 @@ def test_the_driver_maps_what_is_few_and_little_to_read(
     assert (made is not None) is local
     if made is not None:
         assert [row["id"] for row in made.collect()] == [1, 1, 2, 2, 3, 3]
+
+
+def test_the_driver_leaves_to_tasks_what_takes_it_long(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "HERE_SECONDS", -1.0)
+    asked = []
+
+    def counted(item: int) -> Iterator[tuple[Any, ...]]:
+        asked.append(item)  # the driver's; tasks have their own list
+        yield from rows_of(item)
+
+    made = frame(spark, [1, 2, 3], counted, SCHEMA, here=True)
+    assert asked == [1], "it ends at once"
+    assert not made.isLocal()
+    assert sorted(map(tuple, made.collect())) == [(n, length) for n in (1, 2, 3) for length in (10, 20)]
+    assert mapped_here(made, ["id"], lambda batches: batches, SCHEMA, reads=False) is None
+
+
+@pytest.mark.parametrize(("most", "local"), [(6, True), (5, False)])
+def test_the_driver_makes_few_rows_of_an_object_of_many(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int, local: bool
+) -> None:
+    monkeypatch.setattr(work, "HERE_ROWS", most)
+    given = frame(spark, [1], rows_of, SCHEMA, here=True)
+
+    def more(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from [batch] * 3
+
+    assert (mapped_here(given, ["id"], more, SCHEMA, reads=False) is not None) is local
+    rows = work.mapped(given, ["id"], ["id"], more, SCHEMA, small=True)
+    assert (rows.isLocal(), rows.count()) == (local, 6)

@@ -8,9 +8,10 @@ and Spark has no work of Python at all.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,15 @@ TASKS_PER_CORE = 2
 ROWS_PER_BATCH = 8_192
 HERE_BYTES = 16 * 1024 * 1024
 """Most bytes that the driver reads itself for one frame, one object at a time: less than half a second."""
+HERE_SECONDS: Final = 10.0
+"""Longest work of the driver for one frame. Tasks ask a slow store for many objects at once, and an object
+may be far larger than what is still named in it."""
+HERE_ROWS: Final = 20_000
+"""Most rows that the driver makes of what it reads: an object of level one has one for each batch."""
+
+
+class _NotLittle(Exception):
+    """The driver has worked for too long, or made too many rows; tasks do all of it."""
 
 
 class ClusterStorage(NamedTuple):
@@ -50,10 +60,13 @@ def frame(
 ) -> DataFrame:
     """The rows that `work` gives for each item, computed in parallel; neighbours share a task.
 
-    `here`: the driver does the work, at once, unless it has more than a few rows.
+    `here`: the driver does the work, at once, unless it has more than a few rows or takes too long.
     """
     if here or not items:
-        rows = list(islice((row for item in items for row in work(item)), FEW_ROWS + 1))
+        try:
+            rows = list(islice(_soon(row for item in items for row in work(item)), FEW_ROWS + 1))
+        except _NotLittle:
+            return frame(spark, items, work, schema)
         if len(rows) <= FEW_ROWS:
             return local_frame(spark, rows, schema)
     count = min(tasks(spark), len(items))
@@ -85,13 +98,36 @@ def mapped_here(
     reads: bool = True,
 ) -> DataFrame | None:
     """Rows as `mapInArrow` makes them of these in this order, by the driver; None if they are not few, or if
-    the bytes that it `reads` for them (their column `length`) are not."""
+    the bytes that it `reads` for them (their column `length`) are not, or if it takes long or makes many."""
     given = rows.limit(FEW_ROWS + 1).toArrow()
     lengths = given.column("length").to_pylist() if reads else []
     if given.num_rows > FEW_ROWS or sum(length or 0 for length in lengths) > HERE_BYTES:
         return None
     given = given.sort_by([(name, "ascending") for name in order])
-    return _planned(rows.sparkSession, work(iter(given.to_batches())), schema)
+    try:
+        made = [*_few_made(_soon(work(iter(given.to_batches()))))]
+    except _NotLittle:
+        return None
+    return _planned(rows.sparkSession, made, schema)
+
+
+def _soon(made: Iterable[T]) -> Iterator[T]:
+    """The same, as long as they come in time; raises _NotLittle."""
+    until = time.monotonic() + HERE_SECONDS
+    for one in made:
+        if time.monotonic() > until:
+            raise _NotLittle
+        yield one
+
+
+def _few_made(made: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same, as long as they have few rows; raises _NotLittle."""
+    rows = 0
+    for batch in made:
+        rows += batch.num_rows
+        if rows > HERE_ROWS:
+            raise _NotLittle
+        yield batch
 
 
 def mapped(
