@@ -10,8 +10,8 @@ A node learns of newcomers from the controller's log, and the higher id dials th
 away while others joined does not find them, nor they it; and if one of these leads the controller now, the
 log does not come either. A founder that lost its disk is such a node: its file does not name nodes that
 joined. A node that heard no leader of the controller for long therefore asks the members that it knows, as a
-newcomer asks its seeds. Nothing is decided by that: a data folder that is not a member's is still let in by a
-replacement alone, and it knocks at all.
+newcomer asks its seeds, also while the storage does not answer. Nothing is decided by that: a data folder
+that is not a member's is still let in by a replacement alone, and it knocks at all.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Joining(PeriodicPart):
         return bool(self._seeds)
 
     def begin(self, command: AddNode, storage: Callable[[], Owner | None]) -> None:
-        """Ask with this command, once `storage()` was seen to have an owner, whenever there is need."""
+        """Ask with this command whenever there is need: a folder that was never registered does once
+        `storage()` was seen to have an owner."""
         self._command, self._storage = command, storage
         self._asks_at = self._loop.time() + LOST_SECONDS
         self.start()
@@ -91,15 +92,15 @@ class Joining(PeriodicPart):
 
     async def _look(self) -> None:
         assert self._command is not None
-        host, owner = self._host, self._storage()
-        if owner is None:
+        host, incarnation = self._host, self._incarnation()
+        if not incarnation:
             return
         connected = [one for node, one in self._members.addresses().items() if host.connected(node)]
         if connected:
             self.trouble = self.refused = None
         if connected or not self._seeds:
             if self._is_lost():
-                await self._ask_members(owner, connected)
+                await self._ask_members(incarnation, connected)
             if not self._seeds or not self._members.have_elsewhere(
                 self._command.mesh_host, self._command.mesh_port
             ):
@@ -112,7 +113,7 @@ class Joining(PeriodicPart):
         self._others = {}
         for seed in asked:
             try:
-                told = await self._ask(seed, owner)
+                told = await self._ask(seed, incarnation)
             except SeedFailed as error:
                 if seed in self._seeds:
                     failures.append(f"{seed.host}:{seed.port}: {error}")
@@ -127,6 +128,13 @@ class Joining(PeriodicPart):
         # A member that refuses the folder tells of the others, at which the folder may knock as well.
         self.refused = self.trouble if self._others else None
 
+    def _incarnation(self) -> str:
+        """That of the storage; as long as it does not answer, the one that this folder was registered in."""
+        owner, folder = self._storage(), self._host.folder
+        if owner is not None:
+            return owner.incarnation
+        return folder.incarnation if folder.generation else ""
+
     def _is_lost(self) -> bool:
         """Whether no leader of the controller was heard for long: it may be a node that is not known here."""
         group, now = self._host.groups.get(CONTROLLER_GROUP), self._loop.time()
@@ -134,7 +142,7 @@ class Joining(PeriodicPart):
             return False
         return now >= self._asks_at
 
-    async def _ask_members(self, owner: Owner, connected: Sequence[Address]) -> None:
+    async def _ask_members(self, incarnation: str, connected: Sequence[Address]) -> None:
         """Ask those that are connected, then all that are known, until one tells the members."""
         known = [*connected, *self._members.addresses().values(), *self._others.values()]
         assert self._command is not None
@@ -142,7 +150,7 @@ class Joining(PeriodicPart):
         asked, self._others = dict.fromkeys(one for one in known if one != own), {}
         for address in asked:
             try:
-                told = await self._ask(SeedAddress(*address), owner)
+                told = await self._ask(SeedAddress(*address), incarnation)
             except SeedFailed as error:
                 log.debug("%s:%d does not tell the members: %s", *address, error)
                 continue
@@ -151,10 +159,10 @@ class Joining(PeriodicPart):
             return
         self._asks_at = self._loop.time() + LOST_AGAIN_SECONDS
 
-    async def _ask(self, seed: SeedAddress, owner: Owner) -> dict[int, Address]:
+    async def _ask(self, seed: SeedAddress, incarnation: str) -> dict[int, Address]:
         """The members, as one of them tells; raises SeedFailed."""
         assert self._command is not None
-        question, version = [encode(self._command), owner.incarnation], self._members.version
+        question, version = [encode(self._command), incarnation], self._members.version
         told = self._members_in(await self._host.mesh.ask(seed.host, seed.port, question, ASK_SECONDS))
         # A log that comes meanwhile may be newer than the answer, and names the members as well.
         return told if self._members.version == version else {}

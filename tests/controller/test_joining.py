@@ -135,6 +135,23 @@ def test_a_node_that_was_cut_off_while_another_joined_finds_it_when_it_leads(awa
         brokers.wait(lambda: brokers.brokers[away].host.connected(JOINS))
 
 
+def test_a_lost_node_that_starts_cut_off_from_the_storage_asks_as_well() -> None:
+    """It may register, as it has served before; so it may also find the member that leads."""
+    with Brokers(leader_rebalance=False) as brokers:
+        brokers.crash(3)
+        brokers.join(JOINS)
+        brokers.wait(lambda: joined(brokers))
+        votes = brokers.brokers[1].host.groups[0]
+        brokers.wait(lambda: JOINS in votes.voters, AWAY_SECONDS + 60.0)
+        leader = brokers.leader()
+        assert leader == JOINS or brokers.brokers[leader].host.groups[0].transfer(JOINS)
+        brokers.wait(lambda: brokers.brokers[JOINS].host.groups[0].is_leader)
+        brokers.store.cut(3)
+        brokers.start(3)
+        brokers.wait(lambda: 3 in brokers.brokers and brokers.registered(3), LOST_SECONDS + 30.0)
+        assert brokers.brokers[JOINS].host.groups[0].is_leader
+
+
 @pytest.mark.parametrize("away", [3, 5])
 def test_a_node_that_was_cut_off_finds_a_removed_id_that_came_back_and_leads(away: int) -> None:
     """Its own log says that there is no such node; the members say that there is one."""
@@ -174,8 +191,7 @@ def test_an_answer_that_the_own_log_has_overtaken_is_not_followed(monkeypatch: p
         brokers.join(JOINS)
         brokers.wait(lambda: joined(brokers))
         broker = brokers.brokers[3]
-        owner = broker.joining._storage()
-        assert owner is not None
+        incarnation = broker.joining._incarnation()
 
         async def late(*_: Any) -> list[Any]:
             await asyncio.sleep(5.0 if overtaken else 0.0)
@@ -183,13 +199,13 @@ def test_an_answer_that_the_own_log_has_overtaken_is_not_followed(monkeypatch: p
 
         monkeypatch.setattr(broker.host.mesh, "ask", late)
         overtaken = True
-        asked = brokers.world.nodes[3].spawn(broker.joining._ask_members(owner, []))
+        asked = brokers.world.nodes[3].spawn(broker.joining._ask_members(incarnation, []))
         brokers.create_topic(1, "t")
         assert not asked.done()
         brokers.wait(asked.done)
         assert broker.host.known_addresses[JOINS] == (brokers.world.nodes[JOINS].host, MESH_PORT)
         overtaken = False
-        brokers.run(3, broker.joining._ask_members(owner, []))
+        brokers.run(3, broker.joining._ask_members(incarnation, []))
         assert broker.host.known_addresses[JOINS] == ("before", 1), "a member's word, before one's own log"
 
 
