@@ -8,6 +8,8 @@ state again.
 
 What the newest tail point needs stays as well, for as long as the point may be worth something. It is some
 seconds old, and needs nothing that would go; it is older where a group has no leader, or a node is away.
+In a restored cluster it is one of the life before until there is a point of this life, and may be of any age:
+where all is lost again, the next restore goes on from the same point.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ log = logging.getLogger(__name__)
 ABSENT_MS: Final = 3_600_000
 """Age at which tails go of a node that is not there, and of lives of the cluster that have ended."""
 POINT_MS: Final = 3_600_000
-"""Age of a tail point from which on it keeps no tails: objects that its states name are gone by then."""
+"""Age of a tail point of this life from which on it keeps no tails: objects that its states name are gone by
+then."""
 MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 
@@ -51,9 +54,10 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
         return
     life = life_prefix(cluster, machine.incarnation)
     leads = context.controller.leader == own
-    floors = await _floors(context, now_ms)
-    if floors is None:
+    needed = await _needed(context, now_ms)
+    if needed is None:
         return
+    needed_life, floors = needed
     present = leaders | {node.node for node in machine.nodes.values() if not node.fenced}
 
     def dispensable(name: str) -> bool:
@@ -61,7 +65,7 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
             made_ms, node = parse_tail_name(name)
         except ValueError:
             return False  # no tail, and not this module's to delete
-        if name.startswith(life) and made_ms >= floors.get(node, made_ms + 1):
+        if name.startswith(needed_life) and made_ms >= floors.get(node, made_ms + 1):
             return False
         if node == own and name.startswith(life):
             earlier = made_ms < started_ms and now_ms < started_ms + ABSENT_MS
@@ -101,18 +105,21 @@ def _leaders(context: CheckpointContext) -> frozenset[int] | None:
     return frozenset(found)
 
 
-async def _floors(context: CheckpointContext, now_ms: int) -> dict[int, int] | None:
-    """By node, the time in the name of the first tail that the newest tail point needs.
+async def _needed(context: CheckpointContext, now_ms: int) -> tuple[str, dict[int, int]] | None:
+    """The prefix of the tails of the newest tail point's life, and by node the time in the name of the first
+    that the point needs.
 
-    There is none where that point is of another life, or old. None where that cannot be known now.
+    No node is there where that point is an old one of this life. None where that cannot be known now.
     """
+    cluster, incarnation = context.config.cluster.id, context.controller.machine.incarnation
+    assert incarnation is not None, "asked for by the caller"
     try:
         points = await stored_points(context)
         if not points:
-            return {}
+            return life_prefix(cluster, incarnation), {}
         point = decode_tail_point(bytes(await context.store.get(points[-1])))
     except (StoreError, ObjectNotFound, TailPointDamaged, TailPointTooNew) as error:
         log.warning("old tails are kept for now: the newest tail point cannot be read: %s", error)
         return None
-    old = point.taken_ms < now_ms - POINT_MS
-    return {} if old or point.incarnation != context.controller.machine.incarnation else dict(point.floors)
+    old = point.incarnation == incarnation and point.taken_ms < now_ms - POINT_MS
+    return life_prefix(cluster, point.incarnation), {} if old else dict(point.floors)

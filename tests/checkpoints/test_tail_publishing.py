@@ -483,7 +483,30 @@ def test_what_the_newest_tail_point_needs_stays(node: Node) -> None:
     point = TailPoint(CLUSTER, INCARNATION, 1, now, 1, 5_000, ((1, now - 500),), ())
     assert left(None) == []
     assert left(point) == names[1:]
-    assert left(replace(point, incarnation="another")) == []
+    assert left(replace(point, incarnation="another")) == [], "what that one needs is of another life"
     assert left(replace(point, taken_ms=now - POINT_MS - 60_000)) == []
     assert left(replace(point, floors=((2, 0),))) == []
     assert left(point, b"damaged") == names, "what it needs cannot be known"
+
+
+def test_what_a_restore_went_on_from_stays_until_there_is_a_point_of_this_life(node: Node) -> None:
+    """All folders may be lost again before: tails and point of the life before are what there is, of whatever
+    age."""
+    old = node.context.wall_ms() - 24 * POINT_MS
+    names = [
+        tail_name(CLUSTER, "before", old + made, writer, made) for made in (0, 500, 900) for writer in (1, 2)
+    ]
+    node.store.objects |= dict.fromkeys(names, b"")
+    before = TailPoint(CLUSTER, "before", 1, old + 1_000, 1, 5_000, ((1, old + 500), (2, old + 900)), ())
+    node.store.objects[before.name] = before.encode()
+    context = cast(CheckpointContext, node.context)
+
+    def left() -> list[str]:
+        run(node.world, node.node, remove_tails(context, frozenset(), 0))
+        return [name for name in names if name in node.store.objects]
+
+    assert left() == [names[2], names[4], names[5]]
+    now = node.context.wall_ms()
+    own = TailPoint(CLUSTER, INCARNATION, 2, now, 2, 5_000, ((1, now),), ())
+    node.store.objects[own.name] = own.encode()
+    assert left() == []
