@@ -19,6 +19,7 @@ from strandline.snapshot.level_one_format import parse
 from strandline.snapshot.names import SnapshotName, parse_name
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.object_names import PREFIX, object_name, parse_object_name
@@ -135,6 +136,11 @@ class Objects:
         """The newest committed state of a partition."""
         known = self._newest.get(group)
         return known[1] if known is not None and isinstance(known[1], PartitionStateMachine) else None
+
+    def newest_groups(self, group: int) -> GroupsMachine | None:
+        """The newest committed state of a coordinator of groups."""
+        known = self._newest.get(group)
+        return known[1] if known is not None and isinstance(known[1], GroupsMachine) else None
 
     def controller(self) -> Controller | None:
         known = self._newest.get(CONTROLLER_GROUP)

@@ -24,6 +24,7 @@ from strandline.snapshot.document import SnapshotDocument
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_snapshot import load
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, PartitionPlace
+from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import StateMachine
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -89,6 +90,8 @@ class Regrown:
     lost: list[Sent]
     """Batches that were acknowledged, and are behind the point."""
     topics: Mapping[bytes, tuple[str, int]]
+    taken: float
+    """What was acknowledged before this moment of the world is there; minus infinity where clocks jump."""
 
 
 class Regrowth:
@@ -236,7 +239,11 @@ class Regrowth:
         ends = {place: stated[group] for place, group in places.items()}
         for group in stated:
             self._judge_group(replays, stored, group)
-        self._judge_loss(stored, ends)
+        taken = self._taken(stored)
+        self._judge_loss(taken, ends)
+        for group, (_, _, machine) in states.items():
+            if isinstance(machine, GroupsMachine):
+                self._judge_offsets(group, machine)
         lost = ledger.restored(states, ends)
         topics = {
             topic.topic_id: (topic.name, len(topic.partitions))
@@ -253,7 +260,7 @@ class Regrowth:
                 self._broken(f"{place} ends at {machine.high_watermark}, and {ends[place]} was stated")
         check_contents(ledger, found, [], self._directory)
         self._counts["batches lost"] += len(lost)
-        return Regrown(documents, ends, lost, topics)
+        return Regrown(documents, ends, lost, topics, taken)
 
     def _judge_numbers(self, made: RestoredCluster, documents: list[SnapshotDocument]) -> None:
         """What is counted goes on above all that the cluster before can have used."""
@@ -287,19 +294,35 @@ class Regrowth:
         if replayed is not None and replayed.snapshot() != document.state:
             self._broken(f"group {group} has another state after entry {document.index} than its log")
 
-    def _judge_loss(self, stored: StoredPoint, ends: Mapping[Place, int]) -> None:
-        """What was acknowledged before the point was taken is there: no more is missing than was stated."""
+    def _taken(self, stored: StoredPoint) -> float:
         if any(kind.startswith("clock") for kind in self._cluster.plan.faults):
-            return
-        taken = (
-            stored.point.taken_ms - START_MS
-        ) / 1000 - self._cluster.ledger.retention.clock_error_ms / 1000
+            return float("-inf")
+        clock_error_ms = self._ledger.retention.clock_error_ms
+        return (stored.point.taken_ms - START_MS) / 1000 - clock_error_ms / 1000
+
+    def _judge_loss(self, taken: float, ends: Mapping[Place, int]) -> None:
+        """What was acknowledged before the point was taken is there: no more is missing than was stated."""
         for batch in self._ledger.sent.values():
             end = ends.get(batch.place)
             if batch.acked is None or end is None or batch.acked < end:
                 continue
             if batch.acked_at < taken:
                 self._broken(f"{batch} was acknowledged at {batch.acked_at:.3f}, and is behind {end}")
+
+    def _judge_offsets(self, number: int, restored: GroupsMachine) -> None:
+        """Groups' offsets are where they were when all was lost, or earlier."""
+        before = self._ledger.objects.newest_groups(number)
+        for group_id, group in restored.groups.items():
+            known = None if before is None else before.groups.get(group_id)
+            for topic_id, rows in group.offsets.committed.items():
+                newest = {} if known is None else known.offsets.committed.get(topic_id, {})
+                for partition, row in rows.items():
+                    self._counts["offsets restored"] += 1
+                    was = newest.get(partition)
+                    if was is None or row.offset > was.offset:
+                        self._broken(
+                            f"{group_id} goes on at {row.offset} of partition {partition}, from {was}"
+                        )
 
 
 def _restored(document: SnapshotDocument) -> StateMachine:

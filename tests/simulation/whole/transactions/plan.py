@@ -13,7 +13,15 @@ from typing import Final
 
 from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
-from tests.simulation.whole.plan import WIPED, Plan, anything, with_inline, with_moves, with_tails
+from tests.simulation.whole.plan import (
+    RESTORED_GRACE_SECONDS,
+    WIPED,
+    Plan,
+    anything,
+    with_inline,
+    with_moves,
+    with_tails,
+)
 from tests.simulation.whole.transactions.load import Load
 
 THEME: Final = "transactions"
@@ -33,6 +41,8 @@ WIPED_SHARE: Final = 1 / 5
 """Of the seeds, those in which folders are wiped; drawn by itself, as are full disks."""
 WIPED_MORE_SECONDS: Final = 8.0
 """For so much longer they have faults: a folder is noticed, counts as dead and is replaced in that time."""
+RESTORED_FROM: Final = 2000
+"""The first seed in which a cluster is restored: those before are known by what they find."""
 FULL_DISKS_SHARE: Final = 1 / 16
 FULL_DISKS_SECONDS: Final = (60.0, 60.0, 120.0)
 _OTHERS: Final = (
@@ -89,7 +99,23 @@ def transactional_plan(seed: int) -> Plan:
     plan = with_inline(plan, random.Random(f"{seed} inline transactional plan"))
     plan = with_tails(plan, random.Random(f"{seed} tails with transactions"))
     plan = _with_lost_disks(plan, random.Random(f"{seed} {WIPED} with transactions"))
-    return with_moves(plan, random.Random(f"{seed} moves with transactions"))
+    plan = with_moves(plan, random.Random(f"{seed} moves with transactions"))
+    return _with_restore(plan, seed)
+
+
+def _with_restore(plan: Plan, seed: int) -> Plan:
+    """The plan with a cluster that is restored from its bucket amid its transactions, for one of eight."""
+    if seed < RESTORED_FROM or seed % 8 != 6:
+        return plan
+    rng = random.Random(f"restore {seed} with transactions")
+    return replace(
+        plan,
+        tails=plan.tails or rng.choice((0.4, 0.8, 1.5)),
+        collector=replace(plan.collector, grace_seconds=RESTORED_GRACE_SECONDS),
+        lost_folders="restored",
+        full_disks=None,
+        fault_seconds=rng.uniform(3.0, 6.0),
+    )
 
 
 def _with_lost_disks(plan: Plan, rng: random.Random) -> Plan:

@@ -32,6 +32,7 @@ from tests.simulation.whole.folder_sabotages import FOLDERS
 from tests.simulation.whole.tail_sabotages import POINTS
 from tests.simulation.whole.transactions.found_by import FOUND_BY
 from tests.simulation.whole.transactions.marker_sabotages import MARKERS
+from tests.simulation.whole.transactions.restore_sabotages import RESTORES
 
 # At the partition.
 
@@ -164,6 +165,11 @@ _POINTS: dict[str, tuple[int, ...]] = {
     "points-backwards": (9, 23),
     "points-before-tails": (67,),
 }
+_RESTORES: dict[str, tuple[int, ...]] = {
+    "restored-forgotten": (2014,),
+    "restored-open-committed": (2014,),
+    "restored-pending-committed": (2014,),
+}
 _LOST_FOLDERS: dict[str, tuple[int, ...]] = {
     "any-folder": (1, 2),
     "joins-as-a-founder": (1, 2),
@@ -255,6 +261,7 @@ _ALL = (
     ),
     *by_name(MARKERS, _MARKERS).values(),
     *by_name(POINTS, _POINTS).values(),
+    *by_name(RESTORES, _RESTORES).values(),
     *by_name((hole for hole in FOLDERS if hole.name in _LOST_FOLDERS), _LOST_FOLDERS).values(),
 )
 

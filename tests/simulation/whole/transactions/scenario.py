@@ -21,6 +21,7 @@ from tests.simulation.whole.client import Client
 from tests.simulation.whole.faults import WholeFaults
 from tests.simulation.whole.plan import Plan
 from tests.simulation.whole.producers import Producer
+from tests.simulation.whole.regrowth import Regrown
 from tests.simulation.whole.scenario import (
     AFTERMATH_SECONDS,
     CALM_SECONDS,
@@ -43,6 +44,7 @@ from tests.simulation.whole.transactions.faults import TransactionFaults
 from tests.simulation.whole.transactions.followers import Follower
 from tests.simulation.whole.transactions.journal import Journal
 from tests.simulation.whole.transactions.plan import transactional_plan
+from tests.simulation.whole.transactions.regrown import RegrownTransactions
 from tests.simulation.whole.transactions.workers import INPUT, Worker
 from tests.simulation.whole.transactions.writers import Transacting, Writer
 from tests.simulation.world import World
@@ -62,6 +64,8 @@ SPARE_SECONDS = 2.0
 class TransactionScenario(Scenario):
     """One run. The phases stop at the first finding."""
 
+    needed_topics = 3
+
     def __init__(self, world: World, plan: Plan) -> None:
         super().__init__(world, plan)
         self.journal = Journal(lambda: world.now)
@@ -69,6 +73,7 @@ class TransactionScenario(Scenario):
         self.workers: list[Worker] = []
         self.followers: list[Follower] = []
         self.aimed: TransactionFaults | None = None
+        self.regrown: RegrownTransactions | None = None
 
     @property
     def clients(self) -> list[Client]:
@@ -76,27 +81,57 @@ class TransactionScenario(Scenario):
         return [*self.producers, *self.writers, *self.workers, *self.followers, self.operator]
 
     def _suffer(self) -> None:
+        for topic in self.directory.topics:
+            topic.stable = True  # none is ever deleted
+        self.faults = self._clients_and_faults()
+        self._go_wrong(self.faults, _coordinates)
+
+    def _clients_and_faults(self, life: str = "") -> WholeFaults:
+        """Begin the clients, each with this at the end of its name, and make the faults that they meet."""
         load, cluster, directory = self.plan.load, self.cluster, self.directory
         assert load is not None
-        for topic in directory.topics:
-            topic.stable = True  # none is ever deleted
         for number in range(load.writers):
             for twin, idle in (("a", 0.1), ("b", SPARE_SECONDS)):
-                name = f"w{number}{twin}"
+                name = f"w{number}{twin}{life}"
                 self.writers.append(
                     Writer(cluster, directory, name, self._machine(), self.journal, f"w{number}", idle=idle)
                 )
         for number in range(self.plan.idempotent):
-            name = f"p{number}"
+            name = f"p{number}{life}"
             self.producers.append(Producer(cluster, directory, name, self._machine(), idempotent=True))
         for number in range(load.workers):
-            self.workers.append(Worker(cluster, directory, f"k{number}", self._machine(), self.journal))
+            name = f"k{number}{life}"
+            self.workers.append(Worker(cluster, directory, name, self._machine(), self.journal))
         for number in range(load.followers):
-            self._follow(f"f{number}")
+            self._follow(f"f{number}{life}")
         transacting: Sequence[Transacting] = [*self.writers, *self.workers]
         self.aimed = TransactionFaults(cluster, transacting)
-        self.faults = WholeFaults(cluster, self.clients, self.aimed.kinds)
-        self._go_wrong(self.faults, _coordinates)
+        return WholeFaults(cluster, self.clients, self.aimed.kinds)
+
+    def _all_lost(self) -> None:
+        self.regrown = RegrownTransactions(self.journal, self.ledger)
+        assert self.aimed is not None
+        self.aimed.heal()
+        for client in self.clients:
+            client.close()
+        for clients in (self.producers, self.writers, self.workers, self.followers, self.consumers):
+            clients.clear()
+
+    def _go_on(self, regrown: Regrown) -> None:
+        """No client outlives the cluster before."""
+
+    def _faults_of_restored(self, regrown: Regrown) -> WholeFaults:
+        assert self.regrown is not None
+        assert self.faults is not None
+        reader = self._follow("restored", READER_VERSION)
+        reader.hurry()
+        self._until("restored transactions end", lambda: still_open(self.cluster, ""), ENDS_SECONDS)
+        self._until("restored transactions are read", self._caught_up, FINISHES_SECONDS)
+        if not self._failed():
+            self.regrown.judge(reader, regrown.taken, self.faults.counts)
+        if self._failed():
+            return self.faults  # no client is begun in a world that has stopped
+        return self._clients_and_faults("+")
 
     def _heal(self) -> None:
         super()._heal()

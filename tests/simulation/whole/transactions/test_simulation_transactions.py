@@ -46,6 +46,17 @@ def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     assert report.outcomes["committed"] > 0
 
 
+@pytest.mark.parametrize("seed", [2014])
+def test_transactions_of_a_restored_cluster_are_whole_and_groups_go_on_no_later(seed: int) -> None:
+    assert transactional_plan(seed).lost_folders == "restored"
+    report = run_seed(seed)
+    assert report.findings == []
+    assert report.faults["restored"] == 1
+    for what in ("transactions restored", "transactions lost", "offsets restored"):
+        assert report.faults[what] > 0
+    assert report.outcomes["copied"] > 0
+
+
 @pytest.mark.timeout(240)
 def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     program = (
