@@ -68,6 +68,7 @@ def _live(task: VersionTask) -> None:
 
 
 def _pause(task: VersionTask, pause: Pause) -> None:
+    until = task.around.monotonic() + MOST_PAUSE_SECONDS
     # The next version may read topics that this one does not.
     wanted = _shared(task, unpack_reached(pause.wanted)[0])
     said = dict[str, Changes]()
@@ -75,7 +76,14 @@ def _pause(task: VersionTask, pause: Pause) -> None:
     while not task.inputs.at(wanted):
         if said:
             task.commit(said)
+            said = {}
+        now = task.link.known.program.pause
         task.check()
+        if now is None or now.number != pause.number:
+            return  # the others are not to wait for a partition of which nothing comes
+        if task.around.monotonic() > until:
+            _end_pause(task, pause.number)
+            return
         said = task.take(wanted)
     if said or task.committed != task.inputs.position:
         task.commit(said)

@@ -156,11 +156,14 @@ def test_the_live_version_stops_at_the_cut_that_is_asked_for_in_one_transaction(
     cluster.sell((0, "later", 1), (1, "later", 1))
     before, done = len(cluster.transactions), list[ViewCommand]()
     monkeypatch.setattr(Link, "submit", lambda link, command: done.append(command))
-    phases._pause(task, Pause(4, pack_reached(wanted, {}), None))
+    pause = Pause(4, pack_reached(wanted, {}), None)
+    cluster.program = cluster.program._replace(pause=pause)
+    phases._pause(task, pause)
     assert len(cluster.transactions) == before + 1
     [paused] = done
     assert isinstance(paused, ViewsPaused)
     assert unpack_reached(paused.reached)[0] == wanted == task.committed
+    cluster.program = cluster.program._replace(pause=None)
     assert task.go_on() > 0, "what came behind the cut is taken once the pause is over"
     while task.go_on():
         pass
@@ -207,6 +210,47 @@ def test_the_live_version_ends_a_pause_that_lasts(
         phases._live(task)
     assert done == ["StartViewWorker", "ViewsPaused", *["ResumeViews"] * (1 + refused)]
     assert len({*transactions[1:]}) == 1, "nothing was committed in the pause"
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+def test_the_live_version_goes_on_where_a_partition_does_not_come_to_the_cut(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    """Its leader may be gone for long; the one that cuts over has ended the pause, or has died."""
+    monkeypatch.setattr(phases, "MOST_PAUSE_SECONDS", 60.0 if resumed else 0.05)
+    task = cluster.process(LIVE)
+    task.sinks.follow(all_sinks=True)
+    while task.go_on():
+        pass
+    wanted = {one: len(log) + 1 for one, log in cluster.logs.items()}
+    cluster.sell((1, "there", 1), (1, "behind", 1))  # nothing comes of the other partition
+    pause = Pause(4, pack_reached(wanted, {}), None)
+    cluster.program = cluster.program._replace(pause=pause)
+    done, looks = list[ViewCommand](), 0
+    check = VersionTask.check
+
+    def submit(link: Link, command: ViewCommand) -> int:
+        done.append(command)
+        cluster.program = cluster.program._replace(pause=None)
+        return 1
+
+    def checked(one: VersionTask) -> None:
+        nonlocal looks
+        looks += 1
+        assert looks < 1000, "it stands still"
+        time.sleep(0.001)
+        if resumed and looks == 3:
+            cluster.program = cluster.program._replace(pause=None)
+        check(one)
+
+    monkeypatch.setattr(Link, "submit", submit)
+    monkeypatch.setattr(VersionTask, "check", checked)
+    phases._pause(task, pause)
+    assert [type(one) for one in done] == ([] if resumed else [ResumeViews])
+    while task.go_on():
+        pass
+    assert cluster.table("totals") == cluster.totals(f"view.p.{CREATED}")
+    assert {"there", "behind"} <= {row["shop"] for row in cluster.table("totals").values()}
 
 
 @pytest.mark.parametrize(
