@@ -21,6 +21,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from strandline.snapshot.own_output import own_output
@@ -48,6 +49,7 @@ _STANDALONE = "spark://"
 _CONNECT = "sc://"
 _CHECK_MASTER = "check its address, and that its workers have cores and memory left"
 _CONNECT_CURE = "read there with SparkSession.builder.remote; audits and SQL take local or spark://"
+_JAVA_ENDED = "JAVA_GATEWAY_EXITED"
 _NONE_YET = 1
 """Entries in Spark's list of executors while there are none: the driver's own."""
 
@@ -94,8 +96,9 @@ def session(
     first session leaves one there when its Java ends; later ones start sooner by it. What Java writes to
     stdout goes to stderr then.
 
-    Raises NoJava before Spark is started, and NoMaster, also for a server of Spark Connect (`sc://`): its
-    sessions have no context, which the audits need, and begin by `SparkSession.builder.remote`.
+    Raises NoJava before Spark is started, or when its Java ends at once, and NoMaster, also for a server of
+    Spark Connect (`sc://`): its sessions have no context, which the audits need, and begin by
+    `SparkSession.builder.remote`.
     """
     if master.startswith(_CONNECT):
         raise NoMaster(f"{master} is a server of Spark Connect, and no master", _CONNECT_CURE)
@@ -131,6 +134,13 @@ def session(
         if not local:
             _await_executor(spark, master)
             ship(spark)
+    except PySparkRuntimeError as error:
+        if error.getCondition() != _JAVA_ENDED:
+            raise
+        raise NoJava(
+            "Java ended before Spark had a session",
+            "see what it printed above; settings of spark.driver and SPARK_SUBMIT_OPTS reach it",
+        ) from error
     except Py4JError as error:
         if local:
             raise
@@ -184,9 +194,15 @@ def _await_executor(spark: SparkSession, master: str) -> None:
         time.sleep(0.1)
 
 
+def _complaint(said: str) -> str:
+    """The first line that a Java which does not start says of itself."""
+    lines = [line.strip() for line in said.splitlines()]
+    return next((line for line in lines if line and not line.startswith("Picked up ")), "")
+
+
 def check_java() -> str:
-    """The version of the Java that Spark would run, in its own words; raises NoJava unless it is there and
-    new enough."""
+    """The version of the Java that Spark would run, in its own words; raises NoJava unless it is there,
+    starts, and is new enough."""
     java = java_command()
     cure = f"install a JRE of version {OLDEST_JAVA} or later (Debian: openjdk-17-jre-headless)"
     if java is None:
@@ -197,6 +213,11 @@ def check_java() -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoJava(f"Spark needs Java, and {java} cannot be run ({error})", cure) from error
     said = told.stderr + told.stdout
+    if told.returncode:
+        raise NoJava(
+            f"Spark needs Java, and {java} does not start ({_complaint(said) or told.returncode})",
+            "correct what it complains of, mostly JAVA_TOOL_OPTIONS or JAVA_HOME",
+        )
     version = _VERSION.search(said)
     if version is None or int(version[1]) < OLDEST_JAVA:
         found = f"version {version[1]}" if version else "of an unknown version"
