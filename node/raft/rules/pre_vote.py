@@ -78,8 +78,14 @@ class PreVote(Part):
         from the others until then. A voter that still denies it hears a leader that this node does not hear.
         """
         state, pause = self.state, self.settings.heartbeat_seconds
-        if state.denials == MOST_EARLY or self.host.crowd_seconds() < pause:
+        # Each further voter that denies the same round tells nothing new, and would use up the next try.
+        if (
+            state.denied_at == state.pre_votes_asked_at
+            or state.denials == MOST_EARLY
+            or self.host.crowd_seconds() < pause
+        ):
             return
+        state.denied_at = state.pre_votes_asked_at
         state.deadline = min(state.deadline, self.host.attentive() + pause * 2**state.denials)
         state.denials += 1
         self.host.campaign_ended(state)

@@ -93,7 +93,9 @@ class ReplicaState(SeamedSyncObj):
         self.pre_votes_asked_at = NEVER
         """Start time of the newest round of pre-votes. It names the round, and every answer carries it."""
         self.denials = 0
-        """Denied pre-votes since a leader was known, after which this node asked again early."""
+        """Denied rounds of pre-votes since a leader was known, after which this node asked again early."""
+        self.denied_at = NEVER
+        """Start time of the newest of these rounds."""
         self.lost_campaigns = 0
         """Consecutive elections in which this node stood and, as far as it knows, no node won; at most 4."""
 

@@ -64,7 +64,7 @@ class Roles(Part):
         now = self.host.now()
         state.set_role(LEADER)
         self.host.campaign_ended(state)
-        state.lost_campaigns = 0
+        state.lost_campaigns = state.denials = 0
         state.leader = self.host.node_id
         state.leader_since = now
         state.lease_allowed = True
