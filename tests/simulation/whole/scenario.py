@@ -254,9 +254,12 @@ class Scenario:
         tails.restored(regrown.documents)
         points.restored(regrown.documents)
         self._go_on(regrown)
-        self.operator = Operator(self.cluster, self.directory, self._machine(), operator.names)
         regrowth.start()
         self._until("in service after a restore", Service(self.cluster).missing, SERVES_SECONDS)
+        if self._failed():
+            return
+        # Not before: while replicas are moved again and again, the wait may find no moment without a move.
+        self.operator = Operator(self.cluster, self.directory, self._machine(), operator.names)
         self.faults = self._faults_of_restored(regrown)
         if self._failed():
             return
