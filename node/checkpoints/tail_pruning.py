@@ -9,7 +9,7 @@ state again.
 What the newest tail point needs stays as well, for as long as the point may be worth something. It is some
 seconds old, and needs nothing that would go; it is older where a group has no leader, or a node is away.
 In a restored cluster it is one of the life before until there is a point of this life, and may be of any age:
-where all is lost again, the next restore goes on from the same point.
+where all is lost again, the next restore goes on from the same point. It may have been one before the newest.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ ABSENT_MS: Final = 3_600_000
 POINT_MS: Final = 3_600_000
 """Age of a tail point of this life from which on it keeps no tails: objects that its states name are gone by
 then."""
+READ_POINTS: Final = 3
+"""Tail points that a restore tries, the newest ones (node/restore/point_choice.py)."""
 MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 
@@ -57,7 +59,6 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
     needed = await _needed(context, now_ms)
     if needed is None:
         return
-    needed_life, floors = needed
     present = leaders | {node.node for node in machine.nodes.values() if not node.fenced}
 
     def dispensable(name: str) -> bool:
@@ -65,7 +66,7 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
             made_ms, node = parse_tail_name(name)
         except ValueError:
             return False  # no tail, and not this module's to delete
-        if name.startswith(needed_life) and made_ms >= floors.get(node, made_ms + 1):
+        if any(name.startswith(of) and made_ms >= floors.get(node, made_ms + 1) for of, floors in needed):
             return False
         if node == own and name.startswith(life):
             earlier = made_ms < started_ms and now_ms < started_ms + ABSENT_MS
@@ -105,21 +106,24 @@ def _leaders(context: CheckpointContext) -> frozenset[int] | None:
     return frozenset(found)
 
 
-async def _needed(context: CheckpointContext, now_ms: int) -> tuple[str, dict[int, int]] | None:
-    """The prefix of the tails of the newest tail point's life, and by node the time in the name of the first
-    that the point needs.
+async def _needed(context: CheckpointContext, now_ms: int) -> list[tuple[str, dict[int, int]]] | None:
+    """Of each tail point that tails are kept for, the prefix of its life's tails, and by node the time in the
+    name of the first one that it needs.
 
-    No node is there where that point is an old one of this life. None where that cannot be known now.
+    It is the newest point, unless that is an old one of this life; where it is of a life before, all that a
+    restore reads, as it may have passed over the newest ones. None where that cannot be known now.
     """
     cluster, incarnation = context.config.cluster.id, context.controller.machine.incarnation
-    assert incarnation is not None, "asked for by the caller"
+    found: list[tuple[str, dict[int, int]]] = []
     try:
-        points = await stored_points(context)
-        if not points:
-            return life_prefix(cluster, incarnation), {}
-        point = decode_tail_point(bytes(await context.store.get(points[-1])))
+        for name in reversed((await stored_points(context))[-READ_POINTS:]):
+            point = decode_tail_point(bytes(await context.store.get(name)))
+            own = point.incarnation == incarnation
+            if not own or point.taken_ms >= now_ms - POINT_MS:
+                found.append((life_prefix(cluster, point.incarnation), dict(point.floors)))
+            if own:
+                break
     except (StoreError, ObjectNotFound, TailPointDamaged, TailPointTooNew) as error:
         log.warning("old tails are kept for now: the newest tail point cannot be read: %s", error)
         return None
-    old = point.incarnation == incarnation and point.taken_ms < now_ms - POINT_MS
-    return life_prefix(cluster, point.incarnation), {} if old else dict(point.floors)
+    return found

@@ -506,6 +506,12 @@ def test_what_a_restore_went_on_from_stays_until_there_is_a_point_of_this_life(n
         return [name for name in names if name in node.store.objects]
 
     assert left() == [names[2], names[4], names[5]]
+    # A restore may have passed over the newest point, and have gone on from the one before.
+    names.append(tail_name(CLUSTER, "before", old + 600, 2, 7))
+    node.store.objects[names[-1]] = b""
+    earlier = replace(before, taken_ms=old + 950, floors=((1, old + 500), (2, old + 600)))
+    node.store.objects[earlier.name] = earlier.encode()
+    assert left() == [names[2], names[4], names[5], names[6]]
     now = node.context.wall_ms()
     own = TailPoint(CLUSTER, INCARNATION, 2, now, 2, 5_000, ((1, now),), ())
     node.store.objects[own.name] = own.encode()
