@@ -52,6 +52,9 @@ class Admission:
             return [REFUSED_WORD, "that is no question about the node that asks"]
         if not await self._controller.catch_up(SUBMIT_SECONDS):
             return [REFUSED_WORD, "the controller has no leader that it hears: start more nodes, or wait"]
+        if self._host.folder.is_foreign(standing):
+            # It may ask without its storage's word, so that its storage.url may be the right one.
+            return [REFUSED_WORD, self._host.mesh.strangers.refusal(node, standing)]
         if incarnation != self._controller.machine.incarnation:
             return [
                 REFUSED_WORD,

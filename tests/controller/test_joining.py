@@ -9,7 +9,7 @@ import pytest
 
 from strandline.node.config.node_config import ClusterSection, SeedAddress
 from strandline.node.controller.controller_voters import AWAY_SECONDS, ControllerVoters
-from strandline.node.controller.joining import LOST_AGAIN_SECONDS, LOST_SECONDS, MEMBERS_WORD
+from strandline.node.controller.joining import LOST_AGAIN_SECONDS, LOST_SECONDS, MEMBERS_WORD, REFUSED_WORD
 from strandline.node.controller.voter_choice import Act, Change
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.raft.data_folder import Standing
@@ -335,6 +335,24 @@ def test_an_id_that_founds_the_cluster_and_is_still_to_come_is_not_given(
             brokers, 3
         )
         assert members(brokers, 1) == {1, 2}
+
+
+def test_a_folder_of_another_incarnation_that_asks_without_its_storage_is_told_of_the_folder() -> None:
+    """Its storage.url may be the right one."""
+    with Brokers() as brokers:
+        asks = brokers.brokers[3]
+        assert asks.joining._command is not None
+        standing = Standing(FolderKey(1, asks.host.folder.id), "earlier", False)
+        question = [encode(asks.joining._command), "earlier"]
+
+        async def answered() -> Any:
+            answering = brokers.brokers[1].host.mesh.guests.answering
+            assert answering is not None
+            return await answering(3, standing, question)
+
+        answer = brokers.run(1, answered())
+        assert answer[0] == REFUSED_WORD
+        assert "its data folder is of another incarnation of this cluster (earlier" in answer[1]
 
 
 def test_another_incarnations_storage_is_refused_before_anything_is_done() -> None:
