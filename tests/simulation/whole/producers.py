@@ -26,8 +26,6 @@ IN_FLIGHT = 5
 PATIENCE = 1.5
 """How much longer than the broker may take a producer waits."""
 INIT_SECONDS = 1.5
-LONGEST_PAUSE = 10.0
-"""Between two batches. A producer that is stopped ends within it."""
 
 RETRIABLE = (
     ErrorCode.not_leader_or_follower,
@@ -160,10 +158,7 @@ class Producer(Client):
         burst = 0
         while lane.made < lane.total:
             burst = burst - 1 if burst else self.rng.choice((0, 0, 0, 5))
-            if burst:
-                yield 0.0
-            else:
-                yield min(self.rng.expovariate(1 / self.cluster.plan.think_seconds), LONGEST_PAUSE)
+            yield 0.0 if burst else self.rng.expovariate(1 / self.cluster.plan.think_seconds)
 
     def _send(self, connection: Connection, lane: Lane, batch: Sent, acks: int = -1) -> asyncio.Future[Any]:
         data = {"index": lane.place.partition, "records": lane.sequences[batch]}
