@@ -20,6 +20,9 @@ from strandline.snapshot.names import CLUSTER_NAME, cluster_prefix
 PREFIX: Final = "restore/"
 MAGIC: Final = b"STRTPNT\x01"
 FORMAT: Final = 1
+READ_POINTS: Final = 3
+"""Tail points that a restore reads, the newest ones: where a later one cannot be read, an earlier one may do.
+A restored cluster keeps what they need until it has one of its own."""
 _DIGEST_BYTES: Final = 32
 _FIELDS: Final = [int, str, str, int, int, int, int, list, list]
 _NAME: Final = re.compile(rf"{PREFIX}{CLUSTER_NAME}/tails/([0-9]{{20}})-([0-9]{{15}})")

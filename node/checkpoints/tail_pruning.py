@@ -22,6 +22,7 @@ from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError
 from strandline.snapshot.tail_document import life_prefix, parse_tail_name, tails_prefix
 from strandline.snapshot.tail_point import (
+    READ_POINTS,
     TailPointDamaged,
     TailPointTooNew,
     decode_tail_point,
@@ -36,8 +37,6 @@ ABSENT_MS: Final = 3_600_000
 POINT_MS: Final = 3_600_000
 """Age of a tail point of this life from which on it keeps no tails: objects that its states name are gone by
 then."""
-READ_POINTS: Final = 3
-"""Tail points that a restore tries, the newest ones (node/restore/point_choice.py)."""
 MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 

@@ -19,6 +19,7 @@ from strandline.snapshot.restore_point import (
     points_prefix,
 )
 from strandline.snapshot.tail_point import (
+    READ_POINTS,
     TailPoint,
     TailPointDamaged,
     TailPointTooNew,
@@ -31,8 +32,6 @@ from strandline.snapshot.tail_point import (
 _DOCUMENTS: Final = -1
 """A tail point of the same number is later: its controller has the entry with which the documents were asked
 for."""
-_TRIED: Final = 3
-"""Tail points that are read, the newest ones: where a later one cannot be read, an earlier one may do."""
 _POINT_CURE: Final = "bring it back, or name another point with --point"
 T = TypeVar("T")
 
@@ -75,7 +74,7 @@ async def candidates(
     if number is not None:
         wanted = [one for one in wanted if not one.is_tail_point] or wanted
     behind = next((place for place, one in enumerate(wanted) if not one.is_tail_point), len(wanted))
-    return [*wanted[: min(behind, _TRIED)], *wanted[behind : behind + 1]]
+    return [*wanted[: min(behind, READ_POINTS)], *wanted[behind : behind + 1]]
 
 
 async def _tail_points(store: ObjectStore, owner: Owner) -> list[Candidate]:
@@ -86,7 +85,7 @@ async def _tail_points(store: ObjectStore, owner: Owner) -> list[Candidate]:
 async def publishing_ms(store: ObjectStore, owner: Owner) -> int:
     """`publish.seconds` of the nodes, in ms, as the newest tail point that can be read has it; where there is
     none, as nodes have it that are not told otherwise. Raises StoreError."""
-    for candidate in sorted(await _tail_points(store, owner), reverse=True)[:_TRIED]:
+    for candidate in sorted(await _tail_points(store, owner), reverse=True)[:READ_POINTS]:
         with suppress(CannotRestore):
             return (await read_tail_point(store, owner, candidate)).interval_ms
     return round(1000 * PublishSection().seconds)

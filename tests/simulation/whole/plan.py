@@ -341,11 +341,16 @@ def with_restore(plan: Plan, seed: int) -> Plan:
     seeds, and what is drawn here is drawn nowhere else."""
     if seed < GROWING_FROM or seed // 8 % 8 != 6 or plan.full_disks:
         return plan
-    rng = random.Random(f"restore {seed}")
+    return restored(plan, random.Random(f"restore {seed}"), least_fault_seconds=2.0)
+
+
+def restored(plan: Plan, rng: random.Random, *, least_fault_seconds: float) -> Plan:
+    """The plan with a cluster that publishes tails, loses all its folders and is restored."""
     return replace(
         plan,
         tails=plan.tails or rng.choice((0.4, 0.8, 1.5)),
         collector=replace(plan.collector, grace_seconds=RESTORED_GRACE_SECONDS),
         lost_folders="restored",
-        fault_seconds=rng.uniform(2.0, 6.0),
+        full_disks=None,
+        fault_seconds=rng.uniform(least_fault_seconds, 6.0),
     )

@@ -14,10 +14,10 @@ from typing import Final
 from strandline.node.config.node_config import GroupsSection
 from strandline.statemachine.transactions.transaction_commands import LAST_EPOCH
 from tests.simulation.whole.plan import (
-    RESTORED_GRACE_SECONDS,
     WIPED,
     Plan,
     anything,
+    restored,
     with_inline,
     with_moves,
     with_tails,
@@ -107,15 +107,7 @@ def _with_restore(plan: Plan, seed: int) -> Plan:
     """The plan with a cluster that is restored from its bucket amid its transactions, for one of eight."""
     if seed < RESTORED_FROM or seed % 8 != 6:
         return plan
-    rng = random.Random(f"restore {seed} with transactions")
-    return replace(
-        plan,
-        tails=plan.tails or rng.choice((0.4, 0.8, 1.5)),
-        collector=replace(plan.collector, grace_seconds=RESTORED_GRACE_SECONDS),
-        lost_folders="restored",
-        full_disks=None,
-        fault_seconds=rng.uniform(3.0, 6.0),
-    )
+    return restored(plan, random.Random(f"restore {seed} with transactions"), least_fault_seconds=3.0)
 
 
 def _with_lost_disks(plan: Plan, rng: random.Random) -> Plan:
