@@ -26,6 +26,8 @@ IN_FLIGHT = 5
 PATIENCE = 1.5
 """How much longer than the broker may take a producer waits."""
 INIT_SECONDS = 1.5
+LONGEST_SLEEP = 10.0
+"""Seconds that a producer which is stopped may sleep on."""
 
 RETRIABLE = (
     ErrorCode.not_leader_or_follower,
@@ -160,6 +162,12 @@ class Producer(Client):
             burst = burst - 1 if burst else self.rng.choice((0, 0, 0, 5))
             yield 0.0 if burst else self.rng.expovariate(1 / self.cluster.plan.think_seconds)
 
+    async def _sleep(self, seconds: float) -> None:
+        """Sleep so long, or less when the producer is stopped: a pause is sometimes minutes long."""
+        while seconds > 0 and not self.stopped:
+            await asyncio.sleep(min(seconds, LONGEST_SLEEP))
+            seconds -= LONGEST_SLEEP
+
     def _send(self, connection: Connection, lane: Lane, batch: Sent, acks: int = -1) -> asyncio.Future[Any]:
         data = {"index": lane.place.partition, "records": lane.sequences[batch]}
         future = connection.send(
@@ -211,8 +219,7 @@ class Producer(Client):
 
     async def _keep_making(self, lane: Lane) -> None:
         for seconds in self._arrivals(lane):
-            if seconds:
-                await asyncio.sleep(seconds)
+            await self._sleep(seconds)
             if self.stopped:
                 break
             lane.pending.append(self._make(lane))
@@ -275,8 +282,7 @@ class Producer(Client):
         under_way: deque[asyncio.Future[Any]] = deque()
         connection: Connection | None = None
         for seconds in self._arrivals(lane):
-            if seconds:
-                await asyncio.sleep(seconds)
+            await self._sleep(seconds)
             if self.stopped or lane.abandoned:
                 break
             if connection is None or not connection.open or self.rng.random() < 0.1:
