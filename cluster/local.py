@@ -109,7 +109,7 @@ class LocalCluster:
                 _check_same(found, nodes, storage, secure)
                 wanted = found.settings if settings is None else tuple(settings)
             idle = [node for node in found.nodes.values() if node.pid is None]
-            _check_ports(idle)
+            check_ports(idle)
             if there is None:
                 found.check(found.settings)
                 found.create()
@@ -125,7 +125,7 @@ class LocalCluster:
                 self._ready(found)
                 if added := grown(found, nodes, choose_ports):
                     idle += added
-                    _check_ports(added)
+                    check_ports(added)
                     for node in added:
                         self._spawn(found, node)
                     wait_healthy(list(found.nodes.values()), timeout, progress)
@@ -187,7 +187,7 @@ class LocalCluster:
             check_whole(self.folder)
             found = self.description
             idle = [each for each in _chosen(found, nodes) if each.pid is None]
-            _check_ports(idle)
+            check_ports(idle)
             for each in idle:
                 check_file(each.config, os.environ)
             for each in idle:
@@ -339,7 +339,8 @@ def _reconfigure(found: Description, storage: str, settings: Sequence[str]) -> N
     found.configure(settings)
 
 
-def _check_ports(nodes: Sequence[LocalNode]) -> None:
+def check_ports(nodes: Sequence[LocalNode]) -> None:
+    """Raise CommandFailed, with the process that has it, where a port of these nodes is in use."""
     for node in nodes:
         for use, port in (("Kafka", node.ports.kafka), ("HTTP", node.ports.admin), ("mesh", node.ports.mesh)):
             if not is_free(port):

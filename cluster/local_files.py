@@ -298,4 +298,6 @@ class Description:
 def check_whole(folder: Path) -> None:
     """CommandFailed if a restore into this folder broke off."""
     if (folder / RESTORING).exists():
-        raise CommandFailed(f"a restore into {folder} broke off", "repeat it: strandline cluster restore")
+        raise CommandFailed(
+            f"a restore into {folder} broke off", f"repeat it: strandline cluster restore --cluster {folder}"
+        )

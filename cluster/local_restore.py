@@ -6,42 +6,39 @@ a part of the nodes with restored data folders, beside others without, would be 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.folder_lock import new_folder
-from strandline.cluster.local import PortChoice, Progress
+from strandline.cluster.local import PortChoice, Progress, check_ports
 from strandline.cluster.local_files import DESCRIPTION, RESTORING, Description
 from strandline.cluster.node_file import write_private
-from strandline.cluster.storage_folder import check_folder
+from strandline.cluster.ports import usual_ports
+from strandline.cluster.restore_storage import absolute, opened, with_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
-
     from strandline.node.objectstore.store import ObjectStore
     from strandline.node.restore.stored_point import StoredPoint
 
-T = TypeVar("T")
 
-
-def look(storage: str, options: Mapping[str, str], point: int | None) -> dict[str, Any]:
-    """Describe what a restore would bring back, and change nothing. Raises CommandFailed."""
+def look(
+    storage: str, options: Mapping[str, str], point: int | None, *, leased: bool = False
+) -> dict[str, Any]:
+    """Describe what a restore would bring back, or with `leased` a clone; changes nothing. Raises
+    CommandFailed."""
 
     async def run(store: ObjectStore) -> dict[str, Any]:
         from strandline.node.restore.stored_point import read_point
 
-        return described(await read_point(store, point))
+        return described(await read_point(store, point, leased=leased))
 
-    return _with_store(storage, options, run)
+    return with_store(storage, options, run)
 
 
 def described(stored: StoredPoint) -> dict[str, Any]:
@@ -78,11 +75,8 @@ def restore(
     secure: bool,
     tell: Callable[[dict[str, Any]], None],
     progress: Progress,
-    is_clone: bool = False,
 ) -> dict[str, Any]:
     """Make the data folders of a cluster from its storage, and give the storage to it; starts no node.
-
-    The nodes of the storage of a clone are those of its source, and may run.
 
     Where the folder still has the cluster's description, that is used, and only the data folders have to be
     gone. `tell` is told what is restored before anything is done. Raises CommandFailed.
@@ -102,21 +96,27 @@ def restore(
 
         async def run(store: ObjectStore) -> dict[str, Any]:
             from strandline.node.raft.disk import RealDisk
-            from strandline.node.restore import data_folders, restored_states, stored_point, take_over
+            from strandline.node.restore import (
+                clone,
+                data_folders,
+                restored_states,
+                stored_point,
+                take_over,
+            )
 
             progress("reading the storage")
             stored = await stored_point.read_point(store, point)
             plain = described(stored)
             found = there or _description(folder, plain, place, options, settings, choose_ports, secure)
             _check_fits(found, plain)
-            running = [] if is_clone else await take_over.running_nodes(stored.controller)
+            of_source = await clone.is_of_source(store, stored)
+            running = [] if of_source else await take_over.running_nodes(stored.controller)
             if running:
                 raise CommandFailed(
                     f"the cluster may still run: something listens for {', '.join(running)}",
                     "stop it; if its data folders are whole, start it instead of a restore",
                 )
-            if there is None:
-                _check_new(found)
+            _check_place(found, new=there is None)
             tell(plain)
             rng = random.SystemRandom()
             made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
@@ -141,7 +141,7 @@ def restore(
             (folder / RESTORING).unlink()
             return {**plain, "new_incarnation": made.incarnation}
 
-        return _with_store(place, options, run)
+        return with_store(place, options, run)
 
 
 def beside(storage: str, name: str) -> str:
@@ -155,7 +155,7 @@ def beside(storage: str, name: str) -> str:
         cluster_prefix(name)
     except ValueError as error:
         raise CommandFailed(f"--as {name}: {error}", "choose another name", MISUSED) from None
-    place = _absolute(storage).rstrip("/")
+    place = absolute(storage).rstrip("/")
     scheme, separator, path = place.rpartition("://")
     above, slash, own = path.rpartition("/")
     if not slash or (separator and not above):
@@ -170,15 +170,36 @@ def beside(storage: str, name: str) -> str:
 
 
 def clone(
-    storage: str, options: Mapping[str, str], name: str, point: int | None, progress: Progress
-) -> dict[str, Any]:
+    storage: str,
+    options: Mapping[str, str],
+    name: str,
+    point: int | None,
+    progress: Progress,
+    *,
+    folder: Path,
+    settings: Sequence[str] = (),
+    choose_ports: PortChoice = usual_ports,
+    secure: bool = False,
+) -> None:
     """Copy what a restore point of `storage` names to the storage `beside` it, which is only read.
 
-    Returns what was found in the source. Raises CommandFailed.
+    Refused before anything is copied where `restore` could not go on from the copy in this folder. Does
+    nothing where it broke off there: the copy is whole then. Raises CommandFailed.
     """
     target = beside(storage, name)
+    there = Description.load(folder)
+    if there is not None:
+        if there.storage != target:
+            raise CommandFailed(
+                f"{folder} has the cluster {there.cluster!r} already, and a clone needs a folder of its own",
+                "name another with --cluster",
+                MISUSED,
+            )
+        _check_described(there, target)
+        if not there.ready or (folder / RESTORING).exists():
+            return
 
-    async def run(store: ObjectStore) -> dict[str, Any]:
+    async def run(store: ObjectStore) -> None:
         from strandline.node.restore import clone
         from strandline.node.restore.stored_point import read_point
 
@@ -186,16 +207,19 @@ def clone(
         stored = await read_point(store, point, leased=True)
         if stored.owner.cluster == name:
             raise CommandFailed(f"the source is cluster {name!r} itself", "choose another name", MISUSED)
-        async with _opened(target, options, make=True) as copied:
+        plain = {**described(stored), "cluster": name}
+        found = there or _description(folder, plain, target, options, settings, choose_ports, secure)
+        _check_fits(found, plain)
+        _check_place(found, new=there is None)
+        async with opened(target, options, make=True) as copied:
             if not await clone.check_target(copied, stored, name):
                 await clone.copy(store, copied, stored, name, progress)
-        return described(stored)
 
-    return _with_store(storage, options, run)
+    with_store(storage, options, run)
 
 
 def _check_described(found: Description, storage: str | None) -> None:
-    if storage is not None and found.storage not in (storage, _absolute(storage)):
+    if storage is not None and found.storage not in (storage, absolute(storage)):
         raise CommandFailed(
             f"the cluster in {found.folder} has its objects in {found.storage}",
             "leave --storage out, or name another folder with --cluster",
@@ -235,19 +259,22 @@ def _description(
     secure: bool,
 ) -> Description:
     wanted = [*settings, *(f"storage.options.{key}={value}" for key, value in options.items())]
-    made = Description.new(folder, choose_ports(plain["nodes"]), _absolute(storage), wanted, secure=secure)
+    made = Description.new(folder, choose_ports(plain["nodes"]), absolute(storage), wanted, secure=secure)
     made.cluster = plain["cluster"]
     return made
 
 
-def _check_new(found: Description) -> None:
-    """Refuse settings that no node takes, and a folder in which something has the place of a data folder."""
-    found.check(found.settings)
-    if whole := _whole(found):
-        raise CommandFailed(
-            f"{', '.join(whole)} holds something already",
-            "name another folder with --cluster, or move it away; nothing was changed",
-        )
+def _check_place(found: Description, *, new: bool) -> None:
+    """Refuse ports that are in use; in a new folder also settings that no node takes, and something that has
+    the place of a data folder."""
+    if new:
+        found.check(found.settings)
+        if whole := _whole(found):
+            raise CommandFailed(
+                f"{', '.join(whole)} holds something already",
+                "name another folder with --cluster, or move it away; nothing was changed",
+            )
+    check_ports(list(found.nodes.values()))
 
 
 def _check_fits(found: Description, plain: Mapping[str, Any]) -> None:
@@ -274,58 +301,3 @@ def node_options(found: Description) -> dict[str, str]:
         return dict(load(str(path), os.environ, ()).storage.options)
     except ConfigError as error:
         raise CommandFailed(str(error), "correct the file", MISUSED) from None
-
-
-def _absolute(storage: str) -> str:
-    return storage if ":" in storage.partition("/")[0] else str(Path(storage).absolute())
-
-
-def _with_store(
-    storage: str, options: Mapping[str, str], work: Callable[[ObjectStore], Coroutine[Any, Any, T]]
-) -> T:
-    from strandline.node.objectstore.storage_owner import ForeignStorage
-    from strandline.node.objectstore.store import StoreError
-    from strandline.node.restore.reading import CannotRestore
-
-    async def run() -> T:
-        async with _opened(_absolute(storage), options) as store:
-            return await work(store)
-
-    try:
-        return asyncio.run(run())
-    except CannotRestore as error:
-        raise CommandFailed(error.cause, error.cure) from None
-    except ForeignStorage as error:
-        cause, _, cure = str(error).rpartition(": ")
-        raise CommandFailed(cause, cure) from None
-    except StoreError as error:
-        raise CommandFailed(
-            f"{storage}: {error}", error.cure or "see to the storage, then try again"
-        ) from None
-
-
-@asynccontextmanager
-async def _opened(
-    storage: str, options: Mapping[str, str], *, make: bool = False
-) -> AsyncIterator[ObjectStore]:
-    """The store, made where it is missing if `make`; its operations are tried again for half a minute."""
-    from strandline.node.objectstore.opening import StorePlace, open_store
-    from strandline.node.objectstore.retries import RetryPolicy
-    from strandline.node.raft.disk import RealDisk
-
-    if not make:
-        check_folder(storage)
-    with ThreadPoolExecutor(4, "store") as threads:
-        store = open_store(
-            StorePlace(storage, options, f"restore-{os.getpid()}"),
-            RetryPolicy(),
-            loop=asyncio.get_running_loop(),
-            disk=RealDisk(),
-            executor=threads,
-            rng=random.Random(),
-            make=make,
-        )
-        try:
-            yield store
-        finally:
-            await store.close()

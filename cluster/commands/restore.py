@@ -76,23 +76,33 @@ def restore(
     if dry_run:
         with progress(as_json) as tell:
             tell("reading the storage")
-            plain = look(*_place(storage, options, cluster), point)
+            plain = look(*_place(storage, options, cluster), point, leased=name is not None)
         show(as_json, {**plain, "restored": False}, _lines(plain, "would be restored"))
         return
+    choose_ports = free_ports if free else usual_ports
     with progress(as_json) as tell:
         if name is not None and storage is not None:
-            clone(storage, options, name, point, tell)
+            clone(
+                storage,
+                options,
+                name,
+                point,
+                tell,
+                folder=cluster.absolute(),
+                settings=settings or (),
+                choose_ports=choose_ports,
+                secure=secure,
+            )
         plain = restore_folder(
             cluster.absolute(),
             storage=storage if name is None or storage is None else beside(storage, name),
             options=options,
             settings=settings or (),
             point=point if name is None else None,
-            choose_ports=free_ports if free else usual_ports,
+            choose_ports=choose_ports,
             secure=secure,
             tell=lambda plain: None if as_json else show(False, plain, _lines(plain, "is restored")),
             progress=tell,
-            is_clone=name is not None,
         )
         local = LocalCluster(cluster)
         local.up(timeout=timeout, progress=tell)

@@ -70,6 +70,18 @@ async def check_target(target: ObjectStore, stored: StoredPoint, name: str) -> b
     return True
 
 
+async def is_of_source(store: Source, stored: StoredPoint) -> bool:
+    """Whether the point is the one that the storage was copied with: its nodes are the source's, and may run.
+
+    A clone has it until it has taken a point of its own.
+    """
+    try:
+        begun = bytes(await store.get(begun_name(stored.owner.cluster)))
+    except ObjectNotFound:
+        return False
+    return stored.tail_point is None and begun.split()[-1:] == [b"%d" % stored.point.number]
+
+
 async def copy(
     source: Source, target: ObjectStore, stored: StoredPoint, name: str, tell: Callable[[str], None]
 ) -> None:

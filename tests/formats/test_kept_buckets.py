@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from strandline.cluster.local_restore import _with_store
+from strandline.cluster.restore_storage import with_store
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.restore.restored_states import RestoredCluster, restored_documents
 from strandline.node.restore.stored_point import StoredPoint, read_point
@@ -33,7 +33,7 @@ def stored(bucket: Path) -> StoredPoint:
     async def read(store: ObjectStore) -> StoredPoint:
         return await read_point(store)
 
-    return _with_store(str(bucket), {}, read)
+    return with_store(str(bucket), {}, read)
 
 
 def test_its_tail_points_and_tails_are_written_as_they_were(bucket: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,6 +112,18 @@ def test_what_lies_in_the_target_already_is_refused() -> None:
         cloned.do(lambda store: record_attempt(store, read, now_ms=1, rng=made.rng("restore")))
         with pytest.raises(CannotRestore, match="was restored from this clone already"):
             cloned.check()
+
+
+def test_the_nodes_of_the_point_that_was_copied_are_the_source_s() -> None:
+    """They may run: a clone that is lost before it has a point of its own is restored from that one again."""
+    with world() as made:
+        cloned = Cloned(made)
+        cloned.copy()
+        read = cloned.read()
+        assert cloned.do(lambda store: clone.is_of_source(store, read)) is True
+        own = replace(read, point=replace(read.point, number=read.point.number + 1))
+        assert cloned.do(lambda store: clone.is_of_source(store, own)) is False
+        assert cloned.stored.do(lambda store: clone.is_of_source(store, cloned.found)) is False
 
 
 def test_a_target_that_was_begun_from_another_point_is_refused() -> None:

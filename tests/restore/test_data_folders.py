@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+import socket
 from pathlib import Path
 
 import pytest
 
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local_files import RESTORING, Description
-from strandline.cluster.local_restore import _check_described, look
-from strandline.cluster.ports import usual_ports
+from strandline.cluster.local_restore import _check_described, _check_place, look
+from strandline.cluster.ports import Ports, usual_ports
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.folder_file import UNSTARTED
@@ -66,6 +67,17 @@ def test_a_folder_whose_cluster_has_another_storage_is_refused(tmp_path: Path) -
     for other in ("/srv/other", "own", "s3://bucket/own"):
         with pytest.raises(CommandFailed, match="has its objects in /srv/own; leave --storage out"):
             _check_described(found, other)
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_ports_that_are_in_use_are_told_before_anything_is_done(tmp_path: Path, new: bool) -> None:
+    """A new folder keeps its ports, so that they could not be changed by a repeat."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = Description.new(tmp_path / "cluster", {1: Ports(port, port, port)}, None, ())
+        with pytest.raises(CommandFailed, match=f"port {port} .* is in use by .*--free-ports"):
+            _check_place(found, new=new)
+    _check_place(found, new=new)
 
 
 def test_a_folder_without_objects_of_a_cluster_is_named_as_what_it_is(tmp_path: Path) -> None:
