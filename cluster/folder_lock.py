@@ -11,18 +11,25 @@ from pathlib import Path
 from typing import IO, Final
 
 from strandline.cluster.failure import CommandFailed
+from strandline.cluster.output import warn
 
 _LOCK: Final = "cluster.lock"
 _LOCK_SECONDS: Final = 120.0
+_TOLD_SECONDS: Final = 2.0
+"""A wait for this long is told: the other command may take minutes, as one that restarts all nodes."""
 _POLL_SECONDS: Final = 0.03
 
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock while the block lasts; CommandFailed when another command keeps it too long."""
-    deadline = time.monotonic() + _LOCK_SECONDS
+    began, told = time.monotonic(), False
     while (lock := _locked(folder / _LOCK)) is None:
-        if time.monotonic() >= deadline:
+        waited = time.monotonic() - began
+        if not told and waited >= _TOLD_SECONDS:
+            warn(f"another command is at work on {folder}: waiting for it, for {_LOCK_SECONDS:g} s at most")
+            told = True
+        if waited >= _LOCK_SECONDS:
             raise CommandFailed(
                 f"another command has been at work on {folder} for {_LOCK_SECONDS:g} s",
                 "wait for it, or end it, and try again",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import MISUSED, CommandFailed
+from strandline.cluster.folder_lock import alone
 from strandline.cluster.local_files import Description, LocalNode
 from strandline.cluster.ports import Ports
 
@@ -41,6 +43,17 @@ def grown(
     # Of the usual ports, each node has those of its id.
     ports = choose_ports(range(1, first + more))
     return found.grow({node: ports[node] for node in ids})
+
+
+def forget(folder: Path, node: int) -> None:
+    """Leave a node that the cluster has removed out of the folder's description, if it is in it.
+
+    The description is read again: other commands may have started nodes since the removal began.
+    """
+    with alone(folder):
+        found = Description.load(folder)
+        if found is not None and node in found.nodes:
+            found.forget(node)
 
 
 def too_few(found: Description, nodes: int) -> CommandFailed:

@@ -13,11 +13,12 @@ import typer
 
 from strandline.cluster.admin_client import AdminClient, Unreachable, first_answer
 from strandline.cluster.commands import node_members
+from strandline.cluster.commands.leader_drain import SECONDS, drain_node_leaders
 from strandline.cluster.commands.node_members import keeps_its_vote, votes_missing
 from strandline.cluster.failure import MISUSED, CommandFailed
-from strandline.cluster.leader_drain import drain_leaders, undrain
 from strandline.cluster.local import NODE_PROGRAM
-from strandline.cluster.output import Json, plural, progress, show
+from strandline.cluster.local_growth import forget
+from strandline.cluster.output import Json, progress, show
 from strandline.cluster.target import Admin, Cluster, target
 
 # Its help is the docstring of `node`, which has the examples.
@@ -131,8 +132,9 @@ def drain(
         ),
     ] = False,
     seconds: Annotated[
-        float, typer.Option("--for", metavar="SECONDS", min=1, max=600, help="With --leaders.")
-    ] = 60.0,
+        float | None,
+        typer.Option("--for", metavar="SECONDS", min=1, max=600, help="With --leaders; else 60."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait until the node is empty (0: do not wait).", min=0.0)
     ] = DRAINED_SECONDS,
@@ -154,19 +156,29 @@ def drain(
     """
     addresses = target(admin=admin, folder=cluster).admin
     if leaders:
-        _drain_leaders(addresses, node, 0.0 if undo else seconds, timeout, as_json)
+        drain_node_leaders(addresses, node, 0.0 if undo else seconds or SECONDS, timeout, as_json)
         return
+    if seconds is not None:
+        raise CommandFailed("--for is for --leaders", "add --leaders, or leave it out", MISUSED)
     body = {"node": node, "draining": not undo}
     with progress(as_json) as say:
         answer = first_answer(addresses, "POST", "/api/nodes/drain", body, timeout=20.0)
         left = held = int(answer["replicas"])
         stay = ""
         began = time.monotonic()
-        votes = True
+        votes, seen = True, False
         level = int(first_answer(addresses, "GET", "/api/cluster")["feature_level"])
         while (left or votes) and timeout and not undo:
             rows = first_answer(addresses, "GET", "/api/nodes")["nodes"]
             row = next((one for one in rows if one["node"] == node), {"replicas": left})
+            # A node that answers may be behind, and not know of the drain yet.
+            if seen and not row.get("draining"):
+                raise CommandFailed(
+                    f"node {node} is not drained any more, and has {left} of {held} replicas: another command"
+                    " ended that, or removed the node",
+                    "see `strandline node list`, and repeat this if it is still wanted",
+                )
+            seen = bool(row.get("draining"))
             left, stay, votes = int(row["replicas"]), _stay(row), keeps_its_vote(rows, node, level)
             if not left and not votes:
                 break
@@ -240,35 +252,9 @@ def remove(
                     "it goes on by itself: see `strandline cluster status` and the nodes' logs",
                 )
             time.sleep(_POLL_SECONDS)
-    if chosen.local is not None and node in chosen.local.nodes:
-        chosen.local.forget(node)
+    if chosen.local is not None:
+        forget(chosen.local.folder, node)
     show(as_json, {"node": node, "removed": True}, f"node {node} is removed")
-
-
-def _drain_leaders(
-    addresses: Sequence[str], node: int, seconds: float, timeout: float, as_json: bool
-) -> None:
-    """`node drain --leaders`; 0 seconds undo it."""
-    plain: dict[str, Any] = {"node": node, "drained_seconds": seconds or None}
-    if not seconds:
-        undrain(addresses, node)
-        show(as_json, plain, f"node {node} may lead again")
-        return
-    with progress(as_json) as say:
-        drained = drain_leaders(addresses, node, seconds, timeout, say)
-    if drained is None:
-        raise CommandFailed(
-            f"node {node} runs an earlier release, which cannot be drained of its leaderships alone",
-            "stop it: it hands over what it leads first",
-        )
-    plain |= {"handed_over": drained.handed_over, "needed": drained.needed}
-    said = (
-        f"node {node} has handed over {plural(drained.handed_over, 'leadership')}, and takes none for"
-        f" {seconds:g} s: restart it now"
-    )
-    if drained.needed:
-        said += f"; {plural(drained.needed, 'group')} of one or two replicas will be away meanwhile"
-    show(as_json, plain, said)
 
 
 def _stay(row: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.cluster.commands import node as command
-from strandline.cluster.failure import CommandFailed
+from strandline.cluster.failure import MISUSED, CommandFailed
 
 
 def drained(monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]) -> None:
@@ -66,8 +66,26 @@ def test_a_drain_that_is_only_slow_blames_no_lack_of_room(monkeypatch: pytest.Mo
     assert raised.value.cause == "node 3 still has 6 of 8 replicas after 0.05 s"
 
 
+@pytest.mark.parametrize("last", [{"replicas": 6, "draining": False}, {"node": 4, "replicas": 6}])
+def test_a_drain_that_another_command_ended_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, last: dict[str, Any]
+) -> None:
+    """By `--undo`, or by `node remove`. The first answer is of a node that has not heard of the drain yet."""
+    rows = [{"replicas": 8, "draining": False}, {"replicas": 6, "draining": True}, last]
+    with pytest.raises(CommandFailed, match="node 3 is not drained any more, and has 6 of 8 replicas"):
+        drained(monkeypatch, rows)
+
+
 def test_a_node_without_replicas_is_drained(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     drained(monkeypatch, [{"replicas": 3, "without_room": 3}, {"replicas": 0, "without_room": 0}])
     assert "node 3 is drained: it has no replicas" in capsys.readouterr().out
+
+
+def test_options_that_would_do_nothing_are_refused() -> None:
+    with pytest.raises(CommandFailed, match="--for is for --leaders; add --leaders") as raised:
+        command.drain(3, seconds=300.0, admin="127.0.0.1:1")
+    assert raised.value.status == MISUSED
+    with pytest.raises(CommandFailed, match="waits until the node leads nothing; leave out --timeout 0"):
+        command.drain(3, leaders=True, timeout=0.0, admin="127.0.0.1:1")

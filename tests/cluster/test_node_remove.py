@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from strandline.cluster.commands import node as command
 from strandline.cluster.failure import CommandFailed
+from strandline.cluster.local_files import Description
+from strandline.cluster.own_process import OwnProcess
+from strandline.cluster.ports import usual_ports
 
 UNDER_WAY = {"node": 3, "leaving": 1}
 
@@ -73,3 +77,25 @@ def test_a_member_that_stays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         remove(monkeypatch, [None], [UNDER_WAY])
     assert raised.value.cause == "node 3 is still a member of the controller's group after 0.05 s"
     assert raised.value.cure.startswith("it goes on by itself")
+
+
+def test_a_node_that_another_command_started_meanwhile_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A removal takes a while, and no lock is held for so long."""
+    Description.new(tmp_path, usual_ports((1, 2, 3)), None, ()).create()
+    started = OwnProcess(4711, "boot", 1, ("node",))
+
+    def first_answer(_: Any, method: str, *__: Any, **___: Any) -> dict[str, Any]:
+        if method == "POST":
+            other = Description.load(tmp_path)
+            assert other is not None
+            other.nodes[1].process = started
+            other.save()
+        return {"nodes": [], "replacement": None}
+
+    monkeypatch.setattr(command, "first_answer", first_answer)
+    command.remove(3, timeout=1.0, cluster=tmp_path)
+    found = Description.load(tmp_path)
+    assert found is not None
+    assert (sorted(found.nodes), found.gone, found.nodes[1].process) == ([1, 2], (3,), started)
