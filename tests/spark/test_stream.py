@@ -619,14 +619,22 @@ def test_the_tasks_of_a_batch_are_shared_out_to_free_cores(
 
 
 IMPORTED = """
-import pickle, sys
+import gc, pickle, sys
 from pathlib import Path
+from pyspark import TaskContext
 from strandline.snapshot.spark import source
 assert not {"pyarrow", "strandline.snapshot.storage"} & set(sys.modules), "to make a source"
 source.StrandlineSource({"url": "/objects", "topic": "clicks"}).schema()
 assert not {"pyarrow", "strandline.snapshot.storage"} & set(sys.modules), "to tell its columns"
 tasks, split = pickle.loads(Path(sys.argv[1]).read_bytes())
 print(sum(rows.num_rows for rows in tasks.read(split)))
+assert "pandas" not in sys.modules, "to read a task"
+assert gc.get_freeze_count() == 0, "outside of a worker"
+from strandline.snapshot.spark import python_worker
+python_worker.begin.cache_clear()
+TaskContext._taskContext = TaskContext()
+assert list(tasks.read(split))
+assert gc.get_freeze_count() > 10_000
 planning = {f"strandline.snapshot.spark.{name}" for name in ("stream", "newest", "views", "plan")}
 assert not planning & set(sys.modules), "to read a task"
 assert not any(name.startswith("strandline.statemachine.controller") for name in sys.modules)
