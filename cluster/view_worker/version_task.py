@@ -115,7 +115,9 @@ class VersionTask:
         consumer, producer = self._ready or self._clients(self._group)
         self._ready = None
         self._outputs = outputs.Outputs(producer, consumer, self.around)
-        self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
+        program = self.link.known.program
+        before = program.live_worker if self.live else program.next_worker
+        self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker, before))
         return consumer
 
     def _clients(self, group: str) -> tuple[Consumer, Producer]:

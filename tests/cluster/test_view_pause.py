@@ -158,7 +158,7 @@ def test_the_live_version_stops_at_the_cut_that_is_asked_for_in_one_transaction(
     monkeypatch.setattr(Link, "submit", lambda link, command: done.append(command))
     pause = Pause(4, pack_reached(wanted, {}), None)
     cluster.program = cluster.program._replace(pause=pause)
-    phases._pause(task, pause)
+    phases._stop(task, pause, phases._Lasting(task, pause.number))
     assert len(cluster.transactions) == before + 1
     [paused] = done
     assert isinstance(paused, ViewsPaused)
@@ -245,7 +245,7 @@ def test_the_live_version_goes_on_where_a_partition_does_not_come_to_the_cut(
 
     monkeypatch.setattr(Link, "submit", submit)
     monkeypatch.setattr(VersionTask, "check", checked)
-    phases._pause(task, pause)
+    phases._stop(task, pause, phases._Lasting(task, pause.number))
     assert [type(one) for one in done] == ([] if resumed else [ResumeViews])
     while task.go_on():
         pass
