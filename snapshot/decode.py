@@ -308,8 +308,8 @@ class _Columns:
         """The bytes of each span: every second element of a binary array over the whole buffer."""
         assert spans is not None, "a field that was not asked for"
         count = spans.start.size
-        if not count:
-            return pa.nulls(0, pa.binary())
+        if spans.null.all():
+            return pa.nulls(count, pa.binary())
         edges = np.empty(2 * count, np.int32)
         edges[0::2] = spans.start
         edges[1::2] = spans.end
