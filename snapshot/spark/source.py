@@ -100,7 +100,7 @@ class StrandlineSource(DataSource):
         return StrandlineReader(_opened(options), options, arrow_schema(schema), self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from strandline.snapshot.spark.sink.errors import SinkError
+        from strandline.snapshot.producing.errors import SinkError
 
         if overwrite:
             raise SinkError("a topic cannot be overwritten, only added to: mode('append')")
