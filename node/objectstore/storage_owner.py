@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from strandline.node.objectstore.object_file import Checked, ObjectFile
@@ -117,8 +117,11 @@ def check_cluster(owner: Owner, cluster: str) -> None:
         )
 
 
-async def claim(store: ObjectStore, owner: Owner) -> None:
-    """Let the storage say that it is this owner's, if it says nothing yet.
+async def claim(store: ObjectStore, owner: Owner, is_new: Callable[[], bool]) -> None:
+    """Let the storage say that it is this owner's, if it says nothing yet and the cluster `is_new`.
+
+    A cluster that has lived has storage that says so: what says nothing is another folder or prefix, or a
+    folder that is not mounted. What is acknowledged must not be put there.
 
     Raises ForeignStorage when it is another's, or StoreError while nothing is known. Every node of an
     incarnation writes the same bytes, so a write that comes late changes nothing. Two clusters that come at
@@ -126,8 +129,16 @@ async def claim(store: ObjectStore, owner: Owner) -> None:
     """
     found = await find_owner(store)
     if found is None:
-        await store.put(KEY, [owner.document().encode()])
+        if is_new():
+            await store.put(KEY, [owner.document().encode()])
+        # Else another founder may have put it since the look, and have registered.
         found = await read_owner(store)
+        if found is None and not is_new():
+            raise ForeignStorage(
+                f"storage.url: nothing there says that it belongs to cluster {owner.cluster!r}, whose other"
+                " nodes have storage that does: mount it on this machine, or name the folder or prefix that"
+                " they have, and start this node again"
+            )
     if found is not None:
         check_owner(found, owner.cluster, owner.incarnation)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from strandline.node.controller.folder_keeper import LOOK_SECONDS, FolderKeeper
-from strandline.node.objectstore.storage_owner import Owner
+from strandline.node.objectstore.storage_owner import ForeignStorage, Owner
+from strandline.node.objectstore.store import ObjectNotFound
 from strandline.node.raft.data_folder import NO_FOLDER, Stored
 from strandline.node.raft.folder_file import FolderKey
 from strandline.statemachine.controller.controller_state import NodeFolder, Replacement
@@ -130,6 +132,45 @@ def test_vote_comes_with_the_controllers_word_for_this_folder_alone() -> None:
     scene.change()
     assert scene.votes == [(3, "i")]
     assert scene.fatal == []
+
+
+class EmptyStore:
+    """Storage that says nothing, as a folder that is not mounted."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+
+    async def get(self, key: str) -> bytes:
+        if key not in self.objects:
+            raise ObjectNotFound("get", key)
+        return self.objects[key]
+
+    async def list(self, *_: object) -> list[str]:
+        return []
+
+    async def put(self, key: str, parts: list[bytes]) -> None:
+        self.objects[key] = b"".join(parts)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("registered", [False, True])
+def test_only_a_founder_makes_storage_the_clusters(refused: bool, registered: bool) -> None:
+    """A replaced node gets the log from its beginning, at which the cluster seems new, and not whole at once:
+    the entry that names its folder may come after it has looked at the storage."""
+    scene, store = Scene(), EmptyStore()
+    scene.machine.nodes = {2: "registered"} if registered else {}
+    host = cast(Any, scene.keeper._host)
+    host.cluster_id = "harbour"
+    host.mesh = SimpleNamespace(strangers=SimpleNamespace(was_disowned=refused))
+    scene.keeper._store = cast(Any, store)
+    scene.keeper._owned.owner = Owner("harbour", "i")
+    if refused or registered:
+        with pytest.raises(ForeignStorage, match="nothing there says that it belongs to cluster 'harbour'"):
+            asyncio.run(scene.keeper._look())
+        assert store.objects == {}
+    else:
+        assert asyncio.run(scene.keeper._look()) is False
+        assert scene.keeper.stored == Owner("harbour", "i")
 
 
 def test_folder_that_another_one_took_the_place_of_ends_its_node() -> None:

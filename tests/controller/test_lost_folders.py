@@ -33,7 +33,8 @@ from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import Refused
 from tests.controller.brokers import Brokers
-from tests.simulation.store import SimStoreClient
+from tests.simulation.node import SimNode
+from tests.simulation.store import SimStore, SimStoreClient
 
 
 def wipe(brokers: Brokers, *nodes: int) -> None:
@@ -481,6 +482,48 @@ def test_what_is_left_of_a_cluster_is_kept_though_nothing_says_whose_it_is() -> 
             with pytest.raises(ForeignStorage, match=f"such as '{left}'"):
                 start_by_hand(brokers, node)
         assert brokers.store.objects == {left: b"of level zero", "l1/x": b"of level one"}
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_a_replaced_node_makes_no_other_storage_the_clusters(lost: int) -> None:
+    """As where the storage's folder is not mounted yet, and an empty one is in its place. What is put there
+    is missed by the others, and by all once the folder is mounted."""
+    with Brokers() as brokers:
+        brokers.create_topic(1, "orders", partitions=4)
+        wipe(brokers, lost)
+        unmounted, mounted = SimStore(brokers.world), brokers.store.client
+
+        def client(node: SimNode) -> SimStoreClient:
+            return unmounted.client(node) if node.id == lost else mounted(node)
+
+        by = next(node for node in brokers.nodes if node != lost)
+        with patch.object(brokers.store, "client", client):
+            brokers.start(lost)
+            let_in(brokers, lost, by)
+            brokers.wait(lambda: lost in brokers.fatal)
+        assert "nothing there says that it belongs to cluster 'simulated'" in str(brokers.fatal.pop(lost))
+        assert unmounted.objects == {}
+        brokers.crash(lost)
+        brokers.start(lost)
+        brokers.wait(lambda: replaced(brokers, by) and brokers.registered(lost), 60.0)
+        assert not brokers.fatal
+
+
+def test_a_founder_that_comes_late_makes_no_other_storage_the_clusters() -> None:
+    """As one whose storage.url has a slip of the pen."""
+    with Brokers(start=False) as brokers:
+        for node in (1, 2):
+            brokers.start(node)
+        brokers.wait(lambda: brokers.registered(1) and brokers.registered(2))
+        other = SimStore(brokers.world)
+        with patch.object(brokers.store, "client", other.client):
+            brokers.start(3)
+            brokers.wait(lambda: 3 in brokers.fatal)
+        assert "whose other nodes have storage that does" in str(brokers.fatal.pop(3))
+        assert other.objects == {}
+        brokers.crash(3)
+        brokers.start(3)
+        brokers.wait(lambda: brokers.registered(3), 60.0)
 
 
 def test_node_waits_for_a_bucket_that_is_gone_and_says_so() -> None:

@@ -65,7 +65,7 @@ class Shelf:
 
 
 def claimed(shelf: Shelf, owner: Owner) -> None:
-    asyncio.run(claim(shelf, owner))
+    asyncio.run(claim(shelf, owner, lambda: True))
 
 
 def test_the_first_cluster_leaves_its_name_and_its_nodes_come_again() -> None:
@@ -107,6 +107,28 @@ def test_the_slower_of_two_finds_out_at_once() -> None:
         claimed(shelf, Owner("inland", "first"))
 
 
+def test_storage_that_says_nothing_is_not_that_of_a_cluster_that_has_lived() -> None:
+    """It is a folder that is not mounted, or another one: what is put there would be missed."""
+    shelf = Shelf()
+    with pytest.raises(ForeignStorage, match="whose other nodes have storage that does: mount it"):
+        asyncio.run(claim(shelf, HARBOUR, lambda: False))
+    assert shelf.objects == {}
+    claimed(shelf, HARBOUR)
+    asyncio.run(claim(shelf, HARBOUR, lambda: False))
+
+
+def test_a_founder_whose_look_came_before_anothers_word_takes_that() -> None:
+    """The other one has registered meanwhile, so that the cluster is not new any more."""
+    shelf = Shelf()
+
+    def is_new() -> bool:
+        shelf.objects[KEY] = HARBOUR.document().encode()
+        return False
+
+    asyncio.run(claim(shelf, HARBOUR, is_new))
+    assert shelf.puts == 0
+
+
 @pytest.mark.parametrize("said", [b"", b"{", b"[]", b'{"format": 2}', b'"text"', b"\xff"])
 def test_something_else_of_that_name_is_refused_and_kept(said: bytes) -> None:
     shelf = Shelf(**{KEY: said})
@@ -119,7 +141,7 @@ def test_something_else_of_that_name_is_refused_and_kept(said: bytes) -> None:
 def test_storage_with_a_clusters_objects_and_no_owner_belongs_to_no_new_cluster(name: str) -> None:
     """The object that named the owner was deleted, and all folders are lost: this is the last copy."""
     shelf = Shelf(**{name: b"x"})
-    for look in (find_owner(shelf), claim(shelf, HARBOUR)):
+    for look in (find_owner(shelf), claim(shelf, HARBOUR, lambda: True)):
         with pytest.raises(ForeignStorage, match=rf"such as '{name}'.* the object 'cluster' was deleted"):
             asyncio.run(look)
     assert shelf.objects == {name: b"x"}

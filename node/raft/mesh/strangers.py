@@ -41,6 +41,8 @@ class Strangers:
         self._storing = False
         self._time = time
         self._disowned_at: float | None = None
+        self.was_disowned = False
+        """Whether a peer ever said so to this process: its folder did not found the cluster."""
 
     def check(self, link: Link) -> str | None:
         """MeshReason to refuse the other side's data folder; None if it is accepted."""
@@ -127,7 +129,7 @@ class Strangers:
 
     def disowned(self) -> None:
         """A peer that proved the secret knows this node by another data folder than it has."""
-        self._disowned_at = self._time()
+        self._disowned_at, self.was_disowned = self._time(), True
 
     def is_disowned(self) -> bool:
         """Whether a peer said lately that it knows this node by another data folder."""
