@@ -48,12 +48,19 @@ def grown(
 def forget(folder: Path, node: int) -> None:
     """Leave a node that the cluster has removed out of the folder's description, if it is in it.
 
-    The description is read again: other commands may have started nodes since the removal began.
+    The description is read again: others may have started nodes since the removal began. CommandFailed
+    if they started this one: no command could end a process that the description does not name.
     """
     with alone(folder):
         found = Description.load(folder)
-        if found is not None and node in found.nodes:
-            found.forget(node)
+        if found is None or node not in found.nodes:
+            return
+        if (pid := found.nodes[node].pid) is not None:
+            raise CommandFailed(
+                f"node {node} is removed, and its process was started again (pid {pid}): no node lets it in",
+                f"end it with `strandline cluster stop {node}`, then repeat this",
+            )
+        found.forget(node)
 
 
 def too_few(found: Description, nodes: int) -> CommandFailed:

@@ -27,6 +27,7 @@ app = typer.Typer(invoke_without_command=True)
 app.command("list")(node_members.nodes)
 app.command()(node_members.add)
 
+MAX_ID: Final = 2**16 - 1
 REPLACED_SECONDS: Final = 600.0
 DRAINED_SECONDS: Final = 600.0
 REMOVED_SECONDS: Final = 60.0
@@ -77,7 +78,9 @@ def node(
 
 @app.command()
 def replace(
-    node: Annotated[int, typer.Argument(metavar="ID", help="The node whose data folder was lost.")],
+    node: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The node whose data folder was lost.")
+    ],
     folder: Annotated[
         str | None,
         typer.Option(
@@ -121,7 +124,7 @@ def replace(
 
 @app.command()
 def drain(
-    node: Annotated[int, typer.Argument(metavar="ID", help="The node to empty.")],
+    node: Annotated[int, typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The node to empty.")],
     undo: Annotated[
         bool, typer.Option("--undo", help="Let the node get replicas, or leaderships, again.")
     ] = False,
@@ -209,7 +212,9 @@ def drain(
 
 @app.command()
 def remove(
-    node: Annotated[int, typer.Argument(metavar="ID", help="The node to forget: stopped, and drained.")],
+    node: Annotated[
+        int, typer.Argument(metavar="ID", min=1, max=MAX_ID, help="The node to forget: stopped, and drained.")
+    ],
     timeout: Annotated[
         float, typer.Option(help="Seconds to wait until it is no member any more.", min=1.0)
     ] = REMOVED_SECONDS,

@@ -8,12 +8,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from strandline.cluster.view_worker import memory
 from strandline.cluster.view_worker.fetched import Fetcher
 from strandline.cluster.view_worker.fetcher import LeaderFetcher
-from strandline.cluster.view_worker.producing import LeaderProducer, Producer
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
 
@@ -26,8 +25,7 @@ class Surroundings:
     """Makes a consumer with a client's settings."""
     fetcher: Callable[[Mapping[str, str], str, Mapping[str, bytes]], Fetcher]
     """Makes what reads the inputs, of a node's address with the login, a client's name and topics' ids."""
-    producer: Callable[[Mapping[str, str], str], Producer]
-    """Makes the producer of a group, of a node's address with the login."""
+    producer: Callable[[dict[str, Any]], Producer]
     store: Callable[[StorePlace], BlockingStore]
     merging: Callable[[], Executor | None]
     """Makes the executor in which large runs are merged; None: in the step."""
@@ -41,7 +39,7 @@ class Surroundings:
 REAL: Final = Surroundings(
     Consumer,
     LeaderFetcher,
-    LeaderProducer,
+    Producer,
     StoreThread,
     lambda: ThreadPoolExecutor(1, "merge"),
     time.monotonic,

@@ -101,6 +101,14 @@ class NodesApi:
         stranger = source.host.mesh.strangers.knocking().get(node)
         if stranger is None or folder not in (None, f"{stranger.folder:016x}"):
             which = "another data folder" if folder is None else f"data folder {folder}"
+            known = source.controller.machine.nodes.get(node)
+            if known is not None and not known.fenced and source.host.connected(node):
+                # It must not be told to start the node with an empty folder.
+                return refusal(
+                    409,
+                    f"node {node} is alive with its own data folder, and no process comes as node {node}"
+                    f" with {which}: there is nothing to replace",
+                )
             return refusal(
                 409,
                 f"no process comes to this node as node {node} with {which}: start node"

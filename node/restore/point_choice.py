@@ -61,6 +61,11 @@ async def candidates(
     found = [Candidate(one, _DOCUMENTS) for one in await numbers(store, owner)]
     if not leased:
         found += await _tail_points(store, owner)
+    if not found and leased:
+        raise CannotRestore(
+            f"the storage of {owner} has no restore point of documents, of which alone a clone is made",
+            "take one with `strandline checkpoint`, and repeat this",
+        )
     if not found:
         raise CannotRestore(
             f"the storage of {owner} has no restore point",

@@ -321,6 +321,14 @@ async def test_a_data_folder_is_let_in_while_its_process_comes_to_another_node(t
             assert 'the body is {"node": id}' in await ask(body, 400)
         node.machine._state.put_node(node.machine.nodes[1]._replace(node=2, fenced=True))
         assert "no process comes to this node as node 2" in await ask({"node": 2}, 409)
+        with patch.object(node.host, "connected", lambda _: True):
+            assert "no process comes to this node as node 2" in await ask({"node": 2}, 409), (
+                "it counts as dead"
+            )
+            node.machine._state.put_node(node.machine.nodes[2]._replace(fenced=False))
+            assert "node 2 is alive with its own data folder" in await ask({"node": 2}, 409)
+        assert "no process comes to this node as node 2" in await ask({"node": 2}, 409), "it is not there"
+        node.machine._state.put_node(node.machine.nodes[2]._replace(fenced=True))
         with patch.object(node.keeper, "waits_for", lambda: "its own folder is new"):
             told = await ask({"node": 2}, 503)
         assert told == "node 1 cannot let another in: its own folder is new"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,3 +101,27 @@ def test_a_node_that_another_command_started_meanwhile_is_not_lost(
     found = Description.load(tmp_path)
     assert found is not None
     assert (sorted(found.nodes), found.gone, found.nodes[1].process) == ([1, 2], (3,), started)
+
+
+def test_a_removed_node_whose_process_runs_again_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No command could end a process that the folder does not name, and the cluster would stay degraded."""
+    made = Description.new(tmp_path, usual_ports((1, 2, 3)), None, ())
+    made.create()
+    process = OwnProcess.spawn([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path / "log", {})
+    made.nodes[3].process = process
+    made.save()
+    monkeypatch.setattr(command, "first_answer", lambda *_, **__: {"nodes": [], "replacement": None})
+    try:
+        with pytest.raises(
+            CommandFailed, match=r"was started again .*; end it with `strandline cluster stop 3`"
+        ):
+            command.remove(3, timeout=1.0, cluster=tmp_path)
+    finally:
+        process.signal(signal.SIGKILL)
+        assert process.wait(20.0)
+    command.remove(3, timeout=1.0, cluster=tmp_path)
+    found = Description.load(tmp_path)
+    assert found is not None
+    assert sorted(found.nodes) == [1, 2]

@@ -136,6 +136,17 @@ def test_a_target_that_was_begun_from_another_point_is_refused() -> None:
             cloned.check()
 
 
+def test_a_source_without_a_point_of_documents_is_told_how_to_get_one() -> None:
+    """As each in its first hour; it has tail points, and its data folders are where they were."""
+    with world() as made:
+        cloned = Cloned(made)
+        for name in [name for name in cloned.stored.objects if "/points/" in name]:
+            del cloned.stored.objects[name]
+        with pytest.raises(CannotRestore, match="of which alone a clone is made") as refusal:
+            cloned.stored.do(lambda store: read_point(store, leased=True))
+        assert refusal.value.cure == "take one with `strandline checkpoint`, and repeat this"
+
+
 def test_an_object_that_goes_while_it_is_copied_is_named_and_leaves_no_storage() -> None:
     with world() as made:
         cloned = Cloned(made)

@@ -23,9 +23,9 @@ import msgpack
 from kio.schema.errors import ErrorCode
 
 from strandline.snapshot.connection import OFFSET_FETCH
-from strandline.snapshot.producing.brokers import GROUP, Brokers, first_code
-from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import Producer, begin, commit_offsets, end
+from strandline.snapshot.spark.sink.brokers import GROUP, Brokers, first_code
+from strandline.snapshot.spark.sink.errors import Fenced, SinkError
+from strandline.snapshot.spark.sink.transactions import Producer, begin, commit_offset, end
 
 _FORMAT: Final = 1
 _METADATA_CHARACTERS: Final = 4000
@@ -185,8 +185,9 @@ class Ledger:
     def _write(self, producer: Producer, progress: Progress) -> None:
         parts = _encoded(progress)
         for number, metadata in enumerate(parts):
-            offsets = {(self._topic, 0): progress.next_batch}
-            commit_offsets(self._brokers, producer, self._group(number), offsets, metadata)
+            commit_offset(
+                self._brokers, producer, self._group(number), self._topic, progress.next_batch, metadata
+            )
         end(self._brokers, producer, commit=True)
 
     def _group(self, number: int) -> str:

@@ -1,4 +1,4 @@
-"""One job of Spark in a process of its own, and what its stages took: a line of JSON.
+"""One job of Spark in a process of its own, and how long its stages took: a line of JSON.
 
 `python -m tests.programs.bench.spark_driver JOB GIVEN FOLDER`, where JOB is one of JOBS and GIVEN are the
 fields of `Given` as JSON.
@@ -7,10 +7,9 @@ fields of `Given` as JSON.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,10 +17,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark import session
-from tests.programs.bench import processor
 
-STREAMS: Final = {"first": 8, "again": 8, "larger": 2}
-"""Batches of each stream of a session, about. The first one starts and loads what all streams need."""
+TRIGGERS: Final = 8
+"""Batches of a stream, about."""
 _SUM: Final = ("count(*)", "sum(length(value) + partition + offset * 0)")
 """What is asked of all columns, and costs nothing."""
 
@@ -39,8 +37,6 @@ class Given:
     records: int = 0
     """To be read, or written."""
     record_bytes: int = 0
-    servers: Sequence[int] = ()
-    """Processes of the cluster."""
 
     def brokers(self) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.bootstrap}
@@ -52,21 +48,15 @@ class Given:
 
 
 class Stages:
-    """What each stage took, one after the other."""
+    """Seconds of each stage, one after the other."""
 
-    def __init__(self, servers: Sequence[int]) -> None:
-        self._servers = servers
-        self.taken: dict[str, tuple[float, float, float]] = {}
-        """Seconds; processor seconds of this process and all below it, and of the servers meanwhile."""
-        self._since = self._now()
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
 
     def end(self, name: str) -> None:
-        now = self._now()
-        seconds, spark, servers = (later - earlier for later, earlier in zip(now, self._since, strict=True))
-        self.taken[name], self._since = (seconds, spark, servers), now
-
-    def _now(self) -> tuple[float, float, float]:
-        return time.monotonic(), processor.used([os.getpid()]), processor.used(self._servers)
+        now = time.monotonic()
+        self.seconds[name], self._since = now - self._since, now
 
 
 def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
@@ -81,12 +71,7 @@ def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int
 
 
 def stream(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
-    """Read all columns by each of STREAMS, whose micro-batches count their rows."""
-    counts = {_streamed(spark, stages, given, folder / name, name) for name in STREAMS}
-    return counts.pop() if len(counts) == 1 else -1
-
-
-def _streamed(spark: SparkSession, stages: Stages, given: Given, folder: Path, name: str) -> int:
+    """Read all columns in some micro-batches, which count their rows."""
     counted: list[int] = []
 
     def count(batch: DataFrame, number: int) -> None:
@@ -96,15 +81,15 @@ def _streamed(spark: SparkSession, stages: Stages, given: Given, folder: Path, n
 
     query = (
         spark.readStream.format(given.format)
-        .options(**given.source(), maxOffsetsPerTrigger=str(given.records // STREAMS[name] + 1))
+        .options(**given.source(), maxOffsetsPerTrigger=str(given.records // TRIGGERS + 1))
         .load()
         .writeStream.foreachBatch(count)
-        .option("checkpointLocation", str(folder))
+        .option("checkpointLocation", str(folder / "stream"))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    stages.end(name)
+    stages.end("first")
     return sum(counted)
 
 
@@ -136,8 +121,7 @@ JOBS: Final[dict[str, Callable[[SparkSession, Stages, Given, Path], int]]] = {
 
 
 def main(job: str, told: str, folder: str) -> None:
-    given = Given(**json.loads(told))
-    stages = Stages(given.servers)
+    stages, given = Stages(), Given(**json.loads(told))
     configs: dict[str, Any] = {}
     if given.jars:
         configs["spark.driver.extraClassPath"] = ":".join(map(str, sorted(Path(given.jars).glob("*.jar"))))
@@ -146,7 +130,7 @@ def main(job: str, told: str, folder: str) -> None:
     counted = JOBS[job](spark, stages, given, Path(folder))
     spark.stop()
     stages.end("stop")
-    print(json.dumps({"records": counted, **stages.taken}))
+    print(json.dumps({"records": counted, **stages.seconds}))
 
 
 if __name__ == "__main__":

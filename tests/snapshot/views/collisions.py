@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from strandline.snapshot.views import hashing
-from strandline.snapshot.views.hashing import Hashes
+from strandline.snapshot.views.hashing import RowHashes
 
-_HALVES: Final = hashing.halves
+_ROW_HASHES: Final = hashing.row_hashes
 
 
 @contextmanager
@@ -23,9 +23,10 @@ def four_bit_hashes(there: bool = True) -> Iterator[None]:
         yield
         return
 
-    def few(rows: pl.DataFrame, wanted: tuple[int, ...]) -> tuple[Hashes, ...]:
+    def few(rows: pl.DataFrame) -> RowHashes:
+        low, high = _ROW_HASHES(rows)
         bits = np.uint64(60)
-        return tuple((half >> bits) << bits for half in _HALVES(rows, wanted))
+        return RowHashes((low >> bits) << bits, (high >> bits) << bits)
 
-    with mock.patch.object(hashing, "halves", few):
+    with mock.patch.object(hashing, "row_hashes", few):
         yield
