@@ -101,8 +101,8 @@ class NodesApi:
         stranger = source.host.mesh.strangers.knocking().get(node)
         if stranger is None or folder not in (None, f"{stranger.folder:016x}"):
             which = "another data folder" if folder is None else f"data folder {folder}"
-            known = source.controller.machine.nodes.get(node)
-            if known is not None and not known.fenced and source.host.connected(node):
+            member = source.controller.machine.nodes.get(node)
+            if member is not None and not member.fenced and source.host.connected(node):
                 # It must not be told to start the node with an empty folder.
                 return refusal(
                     409,

@@ -153,8 +153,8 @@ class FolderKeeper:
             f"this node's data folder is new, and the storage already belongs to {self.stored}: it waits for"
             " the nodes that have that cluster's log. If this node had another folder, bring it back, or let"
             f" this one in with `strandline node replace {self._host.node_id}`. If all nodes lost theirs,"
-            " what is stored cannot be served: name another folder or prefix as storage.url to begin again;"
-            " nothing there is changed or deleted"
+            " stop them: `strandline cluster restore` makes a cluster of what is stored. To begin again"
+            " without it, name another folder or prefix as storage.url; nothing there is changed or deleted"
         )
 
     def unseen(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -148,7 +148,7 @@ class EmptyStore:
     async def list(self, *_: object) -> list[str]:
         return []
 
-    async def put(self, key: str, parts: list[bytes]) -> None:
+    async def put(self, key: str, parts: Sequence[bytes]) -> None:
         self.objects[key] = b"".join(parts)
 
 

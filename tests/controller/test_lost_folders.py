@@ -447,6 +447,7 @@ def test_cluster_whose_folders_are_all_lost_serves_nothing_and_deletes_nothing()
             assert said is not None
             assert "the storage already belongs to cluster 'simulated', incarnation " in said
             assert f"`strandline node replace {node}`" in said
+            assert "If all nodes lost theirs, stop them: `strandline cluster restore`" in said
             assert "nothing there is changed or deleted" in said
         assert brokers.store.objects[KEY] == owner
 
