@@ -32,6 +32,13 @@ from strandline.statemachine.machine import Corruption
 log = logging.getLogger(__name__)
 
 PROGRAM: Final = program("strandline.cluster.view_worker.process")
+ALLOCATION: Final = {
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
+}
+"""A step's arrays are made and let go of again and again: the system would clear their pages each time. So
+the process keeps what is free, and gives it back where it has too much (`memory.py`)."""
 SUBMIT_SECONDS: Final = 30.0
 END_SECONDS: Final = 5.0
 FIRST_PAUSE_SECONDS: Final = 0.5
@@ -226,7 +233,7 @@ class ViewProcess:
         self.status = {}
         self._sent_off = False
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env={**ALLOCATION, **environment()}
         )
         listening = self._loop.create_task(listen("view worker", process))
         self._process, self._told = process, None
