@@ -18,8 +18,13 @@ class Commitment(Part):
     def advance(self) -> None:
         """Commit entries that a majority holds durably, up to one of the own term (Raft §5.3, §5.4.2)."""
         state = self.state
+        commit = state.commit
+        # Two of three looks come too early: as an entry comes, and as the first disk has it.
+        beyond = sum([progress.match > commit for progress in state.progress.values()])
+        if 2 * (beyond + (self.own_match() > commit)) <= len(state.voters):
+            return
         index = int(majority_of(self.matches()))
-        if index > state.commit and self.may_commit(index):
+        if index > commit and self.may_commit(index):
             state.commit = index
 
     def matches(self) -> list[int]:

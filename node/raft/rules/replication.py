@@ -43,9 +43,10 @@ class Replication(Part):
 
     def pump(self) -> None:
         """Send every follower the entries it lacks, within the bounds on messages in flight."""
-        now = self.host.now()
+        now, last = self.host.now(), self.journal.last
         for peer, progress in self.state.progress.items():
-            if self.host.connected(peer):
+            has_all = progress.phase is Phase.REPLICATE and progress.next > last
+            if not has_all and self.host.connected(peer):
                 self.send_entries(peer, progress, now)
 
     def send_entries(self, peer: int, progress: Progress, now: float) -> None:
