@@ -21,6 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from strandline.snapshot.aborted import NOTHING_ABORTED, Aborted
+from strandline.snapshot.arrow_arrays import booleans, numbers, texts
 from strandline.snapshot.compression import Compression, DecompressionError, decompress
 from strandline.snapshot.level_zero_format import BATCH_HEADER_BYTES, BadObject, verify_batch
 from strandline.snapshot.record_fields import (
@@ -209,7 +210,7 @@ class _Chunk:
         decoded = pa.RecordBatch.from_arrays(arrays, schema=schema)
         unwanted = columns.unwanted()
         if unwanted is not None:
-            decoded = decoded.filter(pa.array(~unwanted))
+            decoded = decoded.filter(booleans(~unwanted))
         if decoded.num_rows:
             yield decoded
 
@@ -264,7 +265,7 @@ class _Columns:
             "value": lambda: self._binary(fields.value),
             "topic": self._topic,
             "partition": lambda: self._of_batch("partition"),
-            "offset": lambda: pa.array(self._offsets()),
+            "offset": lambda: numbers(self._offsets()),
             "timestamp": self._timestamp,
             "timestampType": lambda: self._of_batch("timestamp_type"),
             "headers": self._headers,
@@ -287,12 +288,12 @@ class _Columns:
         return offsets
 
     def _of_batch(self, name: str) -> Any:
-        return pa.array(self._rows[name].astype(np.int32)[self._batch])
+        return numbers(self._rows[name].astype(np.int32)[self._batch])
 
     def _topic(self) -> Any:
         if len(self._topics) == 1:
-            return pa.repeat(pa.scalar(self._topics[0]), self._batch.size)
-        return pa.array(self._topics).take(pa.array(self._rows["topic"][self._batch]))
+            return pa.repeat(texts(self._topics)[0], self._batch.size)
+        return texts(self._topics).take(numbers(self._rows["topic"][self._batch]))
 
     def _timestamp(self) -> Any:
         rows = self._rows
@@ -301,14 +302,14 @@ class _Columns:
             rows["timestamp_type"][self._batch] == 1, rows["newest_time"][self._batch], own
         )
         # What Spark cannot express becomes the first or last moment that it can.
-        return pa.array(np.clip(milliseconds, -_MOST_MS, _MOST_MS) * 1000).view(COLUMNS["timestamp"])
+        return numbers(np.clip(milliseconds, -_MOST_MS, _MOST_MS) * 1000).view(COLUMNS["timestamp"])
 
     def _binary(self, spans: Spans | None) -> Any:
         """The bytes of each span: every second element of a binary array over the whole buffer."""
         assert spans is not None, "a field that was not asked for"
         count = spans.start.size
-        if not count:
-            return pa.array([], pa.binary())
+        if spans.null.all():
+            return pa.nulls(count, pa.binary())
         edges = np.empty(2 * count, np.int32)
         edges[0::2] = spans.start
         edges[1::2] = spans.end
@@ -316,7 +317,7 @@ class _Columns:
             pa.binary(), 2 * count - 1, [None, pa.py_buffer(edges), self._data]
         )
         null = spans.null if spans.null.any() else None
-        return alternating.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32), mask=null))
+        return alternating.take(numbers(np.arange(0, 2 * count, 2, dtype=np.int32), null))
 
     def _headers(self) -> Any:
         """Null for a record without headers, as Spark's Kafka source has it."""
@@ -331,7 +332,7 @@ class _Columns:
         offsets = np.zeros(counts.size + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
         return pa.ListArray.from_arrays(
-            pa.array(offsets), pairs, type=COLUMNS["headers"], mask=pa.array(counts == 0)
+            numbers(offsets), pairs, type=COLUMNS["headers"], mask=booleans(counts == 0)
         )
 
 

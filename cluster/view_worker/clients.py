@@ -1,4 +1,4 @@
-"""A version's two Kafka clients, with their settings by librdkafka's names."""
+"""A version's two Kafka clients: librdkafka's consumer for what its group has committed, and the producer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 
 from strandline.cluster.kafka_client import client_config
-from strandline.cluster.view_worker import limits, outputs
+from strandline.cluster.view_worker import outputs
 from strandline.cluster.view_worker.fetched import Place
-from strandline.cluster.view_worker.node_link import TopicPlace
+from strandline.cluster.view_worker.producing import Producer
 from strandline.cluster.view_worker.surroundings import Surroundings
 
 CONNECT_SECONDS: Final = 2.0
-"""For each of the two before a pause, which is only quicker by it."""
+"""Before a pause, which is only quicker by it."""
 
 
 def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
@@ -34,37 +34,16 @@ def consumer_settings(way: Mapping[str, str], group: str) -> dict[str, Any]:
     )
 
 
-def producer_settings(way: Mapping[str, str], group: str, batch_bytes: int) -> dict[str, Any]:
-    """Of the transactional producer, whose batches have `batch_bytes` at most."""
-    return client_config(
-        way["bootstrap.servers"],
-        **way,
-        client_id=group,
-        transactional_id=group,
-        transaction_timeout_ms=60_000,
-        linger_ms=1,
-        message_max_bytes=limits.MOST_MESSAGE_BYTES,
-        batch_size=batch_bytes,
-        partitioner="murmur2_random",
-    )
-
-
-def made(
-    around: Surroundings, way: Mapping[str, str], group: str, written: Iterable[TopicPlace]
-) -> tuple[Consumer, Producer]:
-    """Make both clients of a version, which writes these topics."""
-    settings = producer_settings(way, group, limits.batch_bytes(written))
-    return around.consumer(consumer_settings(way, group)), around.producer(settings)
+def made(around: Surroundings, way: Mapping[str, str], group: str) -> tuple[Consumer, Producer]:
+    """Make both clients of a version."""
+    return around.consumer(consumer_settings(way, group)), around.producer(way, group)
 
 
 def connect(consumer: Consumer, producer: Producer, places: Iterable[Place]) -> None:
-    """Have the consumer find its group, and the producer a node: both would first connect when they are used.
+    """Have both find their coordinators: they would first connect when they are used.
 
     Where that fails they do so then.
     """
-    places = list(places)
     with suppress(KafkaException):
         outputs.committed(consumer, places, CONNECT_SECONDS)
-    for topic, _ in places[:1]:
-        with suppress(KafkaException):
-            producer.list_topics(topic, CONNECT_SECONDS)
+    producer.connect()

@@ -21,9 +21,9 @@ from confluent_kafka import KafkaError, KafkaException
 from kio.schema.errors import ErrorCode
 
 from strandline.cluster.broker_connection import BrokerConnection
-from strandline.cluster.failure import CommandFailed
 from strandline.cluster.view_worker import fetched
 from strandline.cluster.view_worker.fetched import Cut, Fetched, Part, Place, decoded
+from strandline.cluster.view_worker.way import Address, Way, addresses, connected
 from strandline.snapshot.connection import (
     ANSWER_SECONDS,
     FETCH,
@@ -53,7 +53,6 @@ MOST_LOOKS: Final = 4
 """At once: a node that stands still answers none, and another one is asked."""
 _LOOK_SECONDS: Final = 0.005
 """Between two looks whether a connection is made."""
-Address = tuple[str, int]
 
 
 class _Learnt(NamedTuple):
@@ -134,8 +133,8 @@ class _Leader:
 class LeaderFetcher:
     """Reads committed records from the partitions' leaders. Not for several threads."""
 
-    def __init__(self, way: Mapping[str, str], client_id: str, ids: Mapping[str, bytes]) -> None:
-        """`way` is a node's address and the login there, by librdkafka's names; `ids` are those of topics."""
+    def __init__(self, way: Way, client_id: str, ids: Mapping[str, bytes]) -> None:
+        """`ids` are those of topics, by name."""
         self._ids = {topic: UUID(bytes=topic_id) for topic, topic_id in ids.items()}
         self._names = {topic_id: topic for topic, topic_id in self._ids.items()}
         self._way = way
@@ -144,7 +143,7 @@ class LeaderFetcher:
         self._ended: Cut = {}
         """The end of what is decided, as it was given last."""
         self._leaders: dict[Place, Address] = {}
-        self._bootstrap = self._known = {_address(one) for one in way["bootstrap.servers"].split(",")}
+        self._bootstrap = self._known = {*addresses(way)}
         self._nodes: dict[Address, _Leader] = {}
         self._here: list[Part] = []
         """Parts of answers that are not decoded yet."""
@@ -231,10 +230,7 @@ class LeaderFetcher:
 
     def _connect(self, address: Address) -> BrokerConnection:
         """In another thread. Raises ConnectionLost."""
-        try:
-            return BrokerConnection(*address, self._way, self._client_id)
-        except CommandFailed as failed:
-            raise ConnectionLost(str(failed)) from failed
+        return connected(address, self._way, self._client_id)
 
     def _lost(self, address: Address, lost: ConnectionLost) -> None:
         log.info("%s", lost)
@@ -307,8 +303,3 @@ class LeaderFetcher:
                 data = bytes(one.records or b"")
                 parts.append(Part(place, asked[place], data, aborted, one.last_stable_offset))
         return parts
-
-
-def _address(text: str) -> Address:
-    host, _, port = text.strip().rpartition(":")
-    return host.strip("[]"), int(port)

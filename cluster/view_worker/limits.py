@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
+
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.snapshot.views.circuit import Bound
@@ -16,10 +17,8 @@ RECORD_CHANGES: Final = Bound(1_000_000, 256 << 20)
 BATCH_OVERHEAD: Final = 128
 """More bytes than a batch of one record has beside the record's key and value."""
 BATCH_BYTES: Final = 1 << 20
-"""A step's records go out in few batches: while more wait than may be under way, librdkafka spins."""
+"""Of a batch: a partition has one under way at a time, so a step's records go out in few."""
 SHOWN_KEY_BYTES: Final = 100
-MOST_MESSAGE_BYTES: Final = 1_000_000_000
-"""librdkafka's greatest value: topics' own bounds are looked at here."""
 
 
 def record_bytes(place: TopicPlace) -> int:
@@ -27,17 +26,27 @@ def record_bytes(place: TopicPlace) -> int:
     return place.max_message_bytes - BATCH_OVERHEAD
 
 
-def batch_bytes(places: Iterable[TopicPlace]) -> int:
-    """The size of batches that all of some topics take."""
-    return max(1, min([BATCH_BYTES, *map(record_bytes, places)]))
+def batch_bytes(place: TopicPlace) -> int:
+    """The most bytes of a batch of several records."""
+    return min(BATCH_BYTES, record_bytes(place))
 
 
-def too_large(view: ViewTopic, place: TopicPlace, key: bytes, value: bytes | None) -> str:
-    """The cause and the cure of a row that its topic does not take: no other process could write it."""
-    size, shown = len(key) + len(value or b""), key[:SHOWN_KEY_BYTES].decode(errors="replace")
+def too_large(view: ViewTopic, place: TopicPlace, keys: Any, values: Any) -> str | None:
+    """The cause and the cure of a row that its topic does not take: no other process could write it.
+
+    None where there is none among keys and values, which are Arrow arrays of binaries.
+    """
+    sizes = pc.add(pc.binary_length(keys), pc.binary_length(values).fill_null(0)).to_numpy(
+        zero_copy_only=False
+    )
+    most = record_bytes(place)
+    if not len(sizes) or sizes.max() <= most:
+        return None
+    first = int((sizes > most).argmax())
+    shown = keys[first].as_py()[:SHOWN_KEY_BYTES].decode(errors="replace")
     return (
-        f"ROW_TOO_LARGE: the row of view {view.view} with key {shown} has {size} bytes, and topic "
-        f"{view.topic} takes {record_bytes(place)} (its max.message.bytes less {BATCH_OVERHEAD}): leave "
+        f"ROW_TOO_LARGE: the row of view {view.view} with key {shown} has {sizes[first]} bytes, and topic "
+        f"{view.topic} takes {most} (its max.message.bytes less {BATCH_OVERHEAD}): leave "
         "large columns out of the view or shorten them, or raise max.message.bytes of a live view's topic; "
         "then apply the program again"
     )

@@ -49,26 +49,52 @@ def _live(task: VersionTask) -> None:
     task.phase = "following"
     task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
-    paused, until = 0, 0.0
     while True:
         # Looked at first: where a cutover has ended a pause by then, `check` knows of it too.
         pause = task.link.known.program.pause
         task.check()
-        if pause is not None and pause.number == paused:
-            if task.around.monotonic() > until:
-                _end_pause(task, paused)
-                until = task.around.monotonic() + MOST_PAUSE_SECONDS
-            task.around.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
-        elif pause is not None:
-            paused = pause.number
-            _pause(task, pause)
-            until = task.around.monotonic() + MOST_PAUSE_SECONDS
-        else:
+        if pause is None:
             task.go_on()
+            continue
+        lasting = _Lasting(task, pause.number)
+        _stop(task, pause, lasting)
+        while lasting.goes_on():
+            task.around.sleep(LOOK_SECONDS)  # nothing is committed before this pause has ended
 
 
-def _pause(task: VersionTask, pause: Pause) -> None:
-    until = task.around.monotonic() + MOST_PAUSE_SECONDS
+class _Lasting:
+    """A pause that the live version is asked for. One that lasts too long it asks to be ended."""
+
+    def __init__(self, task: VersionTask, number: int) -> None:
+        self._task = task
+        self._number = number
+        self._until = task.around.monotonic() + MOST_PAUSE_SECONDS
+        self.overdue = False
+        """Whether it has asked."""
+
+    def goes_on(self) -> bool:
+        """Look whether the pause has not ended. Raises what `check` raises."""
+        pause = self._task.link.known.program.pause
+        self._task.check()
+        if pause is None or pause.number != self._number:
+            return False
+        if self._task.around.monotonic() > self._until:
+            self.overdue = True
+            self._ask_for_its_end()
+            self._until = self._task.around.monotonic() + MOST_PAUSE_SECONDS
+        return True
+
+    def _ask_for_its_end(self) -> None:
+        """A cutover that comes later is void."""
+        task = self._task
+        try:
+            task.link.submit(ResumeViews(task.program, task.attempt, self._number))
+        except NodeRefuses as refused:
+            log.warning("a pause of %s lasts: %s; it is tried again", task.program, refused)
+
+
+def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
+    """Come to the cut that is asked for, and say so; or not, where the pause is over before that."""
     # The next version may read topics that this one does not.
     wanted = _shared(task, unpack_reached(pause.wanted)[0])
     said = dict[str, Changes]()
@@ -77,13 +103,8 @@ def _pause(task: VersionTask, pause: Pause) -> None:
         if said:
             task.commit(said)
             said = {}
-        now = task.link.known.program.pause
-        task.check()
-        if now is None or now.number != pause.number:
+        if not lasting.goes_on() or lasting.overdue:
             return  # the others are not to wait for a partition of which nothing comes
-        if task.around.monotonic() > until:
-            _end_pause(task, pause.number)
-            return
         said = task.take(wanted)
     if said or task.committed != task.inputs.position:
         task.commit(said)
@@ -93,14 +114,6 @@ def _pause(task: VersionTask, pause: Pause) -> None:
     except NodeRefuses as refused:
         if not refused.late:
             raise
-
-
-def _end_pause(task: VersionTask, number: int) -> None:
-    """Have a pause end that lasts too long: a cutover that comes later is void."""
-    try:
-        task.link.submit(ResumeViews(task.program, task.attempt, number))
-    except NodeRefuses as refused:
-        log.warning("a pause of %s lasts: %s; it is tried again", task.program, refused)
 
 
 def _next(task: VersionTask) -> None:

@@ -15,7 +15,7 @@ from strandline.snapshot.views.replay import readers
 from strandline.snapshot.views.sink import Changes
 from strandline.statemachine.views.plan import Plan
 
-STEP_RECORDS: Final = 20_000
+STEP_RECORDS: Final = 50_000
 STEP_BYTES: Final = 8 << 20
 """A step takes so much, and what was read at once with the last of it."""
 WAIT_SECONDS: Final = 0.05

@@ -8,11 +8,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
 from strandline.cluster.view_worker import memory
 from strandline.cluster.view_worker.fetched import Fetcher
 from strandline.cluster.view_worker.fetcher import LeaderFetcher
+from strandline.cluster.view_worker.producing import LeaderProducer, Producer
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
 
@@ -25,7 +26,8 @@ class Surroundings:
     """Makes a consumer with a client's settings."""
     fetcher: Callable[[Mapping[str, str], str, Mapping[str, bytes]], Fetcher]
     """Makes what reads the inputs, of a node's address with the login, a client's name and topics' ids."""
-    producer: Callable[[dict[str, Any]], Producer]
+    producer: Callable[[Mapping[str, str], str], Producer]
+    """Makes the producer of a group, of a node's address with the login."""
     store: Callable[[StorePlace], BlockingStore]
     merging: Callable[[], Executor | None]
     """Makes the executor in which large runs are merged; None: in the step."""
@@ -39,7 +41,7 @@ class Surroundings:
 REAL: Final = Surroundings(
     Consumer,
     LeaderFetcher,
-    Producer,
+    LeaderProducer,
     StoreThread,
     lambda: ThreadPoolExecutor(1, "merge"),
     time.monotonic,

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer
 
-from strandline.cluster.view_worker import clients, limits, memory, outputs
+from strandline.cluster.view_worker import clients, memory, outputs
 from strandline.cluster.view_worker.fetched import Cut, Place
 from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Inputs
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
+from strandline.cluster.view_worker.producing import Producer
 from strandline.cluster.view_worker.sinks import Sinks
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.steps import CannotRun, Steps
@@ -112,22 +113,21 @@ class VersionTask:
         """Be the version's group and producer: the process before is shut out, and the controller knows."""
         program = self.link.known.program
         self._group = group_name(program.name, program.created, None if self.live else self.attempt)
-        consumer, producer = self._ready or self._clients(self._group)
+        consumer, producer = self._ready or clients.made(self.around, self._way, self._group)
         self._ready = None
-        self._outputs = outputs.Outputs(producer, consumer, self.around)
-        self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker))
+        producer.take_over()
+        self._producer = producer
+        program = self.link.known.program
+        before = program.live_worker if self.live else program.next_worker
+        self.link.submit(StartViewWorker(program.name, self.attempt, self.live, self.worker, before))
         return consumer
-
-    def _clients(self, group: str) -> tuple[Consumer, Producer]:
-        topics = self.link.known.topics
-        written = [topics[one.topic_id] for one in self.version.views if one.topic_id in topics]
-        return clients.made(self.around, self._way, group, written)
 
     def make_ready(self) -> None:
         """Make the clients that `go_live` needs, and find the group: readers wait for none of it then."""
         program = self.link.known.program
         if self._ready is None and not program.stopped:
-            self._ready = self._clients(group_name(program.name, program.created, None))
+            group = group_name(program.name, program.created, None)
+            self._ready = clients.made(self.around, self._way, group)
             clients.connect(*self._ready, self.inputs.position)
 
     def go_live(self) -> None:
@@ -305,8 +305,10 @@ class VersionTask:
         """Write changes and the cut, in one transaction."""
         metadata = outputs.metadata(self.state, self.attempt, self.phase, self.part)
         views = [view for view in self.version.views if view.topic_id not in self.kept]
-        records = outputs.records(views, self._plans, self.link.known.topics, said)
-        self.status["written"] += self._outputs.commit(records, self.inputs.position, metadata)
+        for place, keys, values in outputs.records(views, self._plans, self.link.known.topics, said):
+            self._producer.write(place, keys, values)
+            self.status["written"] += len(keys)
+        self._producer.commit(self.inputs.position, metadata)
         self.committed = dict(self.inputs.position)
         self._last_commit = self.around.monotonic()
 
@@ -335,8 +337,7 @@ class VersionTask:
         """
         program = self.link.known.program
         group = group_name(program.name, program.created, None)
-        settings = clients.producer_settings(self._way, group, limits.BATCH_BYTES)
-        outputs.Outputs(self.around.producer(settings), self._consumer, self.around)
+        self.around.producer(self._way, group).take_over()
 
     def dump(self, parts: int) -> Iterator[None]:
         """Write the whole content of the sinks that were silent, part by part."""

@@ -21,8 +21,12 @@ from typing import Final, NamedTuple, Protocol
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MAX_PARTS = 1024
 """Buffers that one call takes, Linux' UIO_MAXIOV."""
+PREPARED_BYTES: Final = 1 << 19
+"""Zeros written behind a small write into space that was set aside. The first write of such a place changes
+file's map as well, and its sync waits for the file system's journal. Writing over zeros needs neither."""
 PIECE_BYTES: Final = 1 << 19
 """A disk whose writes rest makes as many bytes durable at once. Syncs of one file system
 wait for each other; docs/measurements.md has what those of a write-ahead log take beside large files."""
@@ -162,17 +166,33 @@ class RealFile(DiskFile):
         self._path = path
         self._keep_cached = keep_cached
         self._pace = pace
+        self._prepared = self._set_aside = 0
+        """Up to where the file was written, and up to where there is space for it."""
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         try:
             written = os.pwrite(self._fd, data, offset)
-            if written == len(data):
-                return
-            rest = memoryview(data)
-            while written < len(rest):
-                written += os.pwrite(self._fd, rest[written:], offset + written)
+            if written < len(data):
+                rest = memoryview(data)
+                while written < len(rest):
+                    written += os.pwrite(self._fd, rest[written:], offset + written)
         except OSError as error:
             raise self._named(error) from None
+        if self._prepared < offset + written < self._set_aside:
+            self._prepare(offset + written, written)
+
+    def _prepare(self, end: int, size: int) -> None:
+        """Write zeros behind a write of `size` bytes up to `end`, unless the next one would use them up."""
+        self._prepared = end
+        if size >= PREPARED_BYTES:
+            return
+        zeros = memoryview(_ZEROS)[: min(PREPARED_BYTES, self._set_aside - end)]
+        try:
+            self._prepared += os.pwrite(self._fd, zeros, end)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise self._named(error) from None
+            self._set_aside = 0  # It copies on write. What was written has its place.
 
     def pread(self, size: int, offset: int) -> bytes:
         parts: list[bytes] = []
@@ -189,6 +209,7 @@ class RealFile(DiskFile):
                 os.posix_fallocate(self._fd, 0, size)
             except OSError as error:
                 raise self._named(error) from None
+            self._set_aside = size
             return
         for offset in range(0, size, len(_ZEROS)):
             self.pwrite(memoryview(_ZEROS)[: size - offset], offset)

@@ -22,8 +22,14 @@ from strandline.node.views.view_login import Way
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, length_of, message_of
 from strandline.node.worker.worker_link import environment, listen, program
 from strandline.statemachine.controller.controller import Controller, Result
-from strandline.statemachine.controller.controller_commands import Command, ViewCommand, decode
+from strandline.statemachine.controller.controller_commands import (
+    Command,
+    StartViewWorker,
+    ViewCommand,
+    decode,
+)
 from strandline.statemachine.controller.controller_state import Topic
+from strandline.statemachine.controller.feature_levels import as_allowed
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, MAX_MESSAGE_BYTES
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.kafka_errors import Refused
@@ -290,6 +296,8 @@ class ViewProcess:
         command = decode(entry)
         if not isinstance(command, ViewCommand) or command.program != self.name.program:
             raise BadFrame(f"{type(command).__name__} is not for a process of this program")
+        if isinstance(command, StartViewWorker):
+            command = as_allowed(self._controller.machine.feature_level, command)
         return answer_of(await self._controller.submit(command, SUBMIT_SECONDS))
 
     async def _hold(

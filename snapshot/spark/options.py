@@ -17,6 +17,9 @@ EARLIEST = -2
 LATEST = -1
 TOPIC_ID = "topic_id"
 """Key beside the partitions in a stream's offsets of a topic."""
+ENTERED = "entered"
+"""Another one: the partitions that enter with the batch that ends at these offsets, and where. Releases that
+do not have it refuse it, since they would read nothing of these in that batch."""
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
@@ -215,7 +218,7 @@ def _bound(given: Mapping[str, str], name: str, default: int) -> Bound:
         if not isinstance(offsets, dict):
             raise _wrong(given, name, like)
         for partition, offset in offsets.items():
-            if partition == TOPIC_ID:  # a stream's offsets are taken as they are
+            if partition in (TOPIC_ID, ENTERED):  # a stream's offsets are taken as they are
                 continue
             if not partition.isdigit() or type(offset) is not int or offset < EARLIEST:
                 raise _wrong(given, name, like)

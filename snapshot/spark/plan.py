@@ -36,9 +36,15 @@ def plan(storage: Storage, options: ReadOptions, parallelism: int) -> list[tuple
 
 
 def pack(
-    views: Sequence[PartitionView], parallelism: int, min_partitions: int | None
+    views: Sequence[PartitionView],
+    parallelism: int,
+    min_partitions: int | None,
+    shared_bytes: int = WINDOW_BYTES,
 ) -> list[tuple[Window, ...]]:
-    """Cut all pieces into tasks of about equal bytes, along objects; equal arguments give equal tasks."""
+    """Cut all pieces into tasks of about equal bytes, along objects; equal arguments give equal tasks.
+
+    `shared_bytes`: least bytes of a task as long as there are cores without one.
+    """
     owner = np.repeat(np.arange(len(views)), [view.rows.size for view in views])
     if not owner.size:
         return [()]
@@ -48,6 +54,7 @@ def pack(
     after = np.cumsum(rows["length"][order], dtype=np.int64)
     total = int(after[-1])
     tasks = min(-(-total // WINDOW_BYTES), TASKS_PER_CORE * parallelism)
+    tasks = max(tasks, min(-(-total // shared_bytes), parallelism))
     tasks = min(max(tasks, -(-total // TASK_BYTES), min_partitions or 1), owner.size)
     packed = []
     shares = np.searchsorted(after, np.arange(1, tasks) * (total / tasks)) + 1

@@ -100,7 +100,7 @@ class StrandlineSource(DataSource):
         return StrandlineReader(_opened(options), options, arrow_schema(schema), self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from strandline.snapshot.spark.sink.errors import SinkError
+        from strandline.snapshot.producing.errors import SinkError
 
         if overwrite:
             raise SinkError("a topic cannot be overwritten, only added to: mode('append')")
@@ -148,10 +148,12 @@ class StrandlineReader(DataSourceReader):
         return [Split(windows) for windows in plan(self._storage, self._options, self._parallelism)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from strandline.snapshot.spark import python_worker
         from strandline.snapshot.spark.fetch import read_windows
         from strandline.snapshot.spark.moved import MovedRecords
 
         assert isinstance(partition, Split), "tasks are given what partitions() made"
+        python_worker.begin()
         return read_windows(
             self._storage, partition.windows, self._schema, MovedRecords(self._storage, compacted=False)
         )

@@ -30,11 +30,13 @@ from strandline.snapshot.spark.stream_limits import ends
 from strandline.snapshot.spark.stream_offsets import (
     Offsets,
     Views,
+    enter,
     from_json,
     known,
     put,
     ranges,
     report_loss,
+    same,
     still_there,
     to_json,
 )
@@ -51,6 +53,9 @@ SETTLING_SECONDS: Final = 30.0
 of the controller each partition is looked at; then only the controller, at a listing a look."""
 WHOLE_SECONDS: Final = 60.0
 """Longest time between two looks at each partition: a document that comes later delays the stream by it."""
+SHARED_BYTES: Final = 4 * 1024 * 1024
+"""Least stored bytes of a micro-batch's task while cores are free. A stream waits for each of
+its batches, and its workers are there; a task of less costs more than it saves."""
 NO_LIMIT: Final = 2**63 - 1
 """Most offsets of a batch if no option says so: the largest number that Spark can be told."""
 
@@ -90,15 +95,18 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """The end of the next batch. Raises SourceError, also for records that are gone (failOnDataLoss)."""
-        if isinstance(limit, ReadAllAvailable):
-            # The first batch of a query reads nothing, and this trigger has only one.
-            raise SourceError("Trigger.Once is not supported: use trigger(availableNow=True)")
-        assert isinstance(limit, ReadMaxRows), "Spark hands back the kind of limit that it was given"
+        max_offsets, max_bytes = NO_LIMIT, None
+        if not isinstance(limit, ReadAllAvailable):  # which Trigger.Once asks for, whatever the options say
+            assert isinstance(limit, ReadMaxRows), "Spark hands back the kind of limit that it was given"
+            max_offsets, max_bytes = limit.max_rows, self._options.max_bytes
         self._look()
+        before = from_json(start)
         try:
-            return to_json(self._first() if not start else self._next(from_json(start), limit.max_rows))
+            after = self._next(before, {} if start else self._first(), max_offsets, max_bytes)
         except (StorageError, BadObject) as error:
             raise SourceError(str(error)) from error
+        # Spark takes another text for something new.
+        return start if start and same(before, after) else to_json(after)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         told = self._ends()
@@ -119,7 +127,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                     raise SourceError(str(error)) from error
                 self._looked = None  # the checkpoint may have ended; a newer one names other objects
         report_loss(lost, self._options.fail_on_data_loss, _log.warning)
-        tasks = pack(views, self._parallelism, self._options.min_partitions)
+        tasks = pack(views, self._parallelism, self._options.min_partitions, SHARED_BYTES)
         splits: list[InputPartition] = [StreamSplit(windows) for windows in tasks if windows]
         self._planned = start, end, splits
         return splits
@@ -182,27 +190,36 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             bounded = list(pool.map(lambda view: bounded_view(self._storage, self._options, view), views))
         offsets: Offsets = {}
         for view, wanted in zip(views, bounded, strict=True):
-            put(offsets, view, min(wanted.first, self._end(view)))
+            put(offsets, view, wanted.first)
         return offsets
 
-    def _next(self, start: Offsets, max_offsets: int) -> Offsets:
-        """Return the end of the batch that begins at `start`; raises SourceError, StorageError, BadObject."""
+    def _next(self, start: Offsets, first: Offsets, max_offsets: int, max_bytes: int | None) -> Offsets:
+        """Return the end of the batch that begins at `start`; raises SourceError, StorageError, BadObject.
+
+        A partition that `start` does not have is read from its offset in `first`, or from its beginning.
+        """
         assert self._state is not None, "set by the first look"
         offsets, lost = still_there(start, self._state.by_name)
-        behind = []
+        behind, entering = [], []
         for view in self._seen():
-            begin = known(offsets, view)
+            begin, end = known(offsets, view), self._end(view)
             if begin is None:
-                put(offsets, view, min(view.first, self._end(view)))
-            elif view.end < begin:
+                asked = known(first, view)
+                begin = min(view.first if asked is None else asked, end)
+                put(offsets, view, begin)
+                entering.append(view.within(begin, end))
+            if view.end < begin:
                 lost.append(f"{view.topic}-{view.number} ends at offset {view.end}, {begin} was next")
                 put(offsets, view, view.end)
-            elif begin < self._end(view):
-                behind.append(view.within(begin, self._end(view)))
+            elif begin < end:
+                behind.append(view.within(begin, end))
         report_loss(lost, self._options.fail_on_data_loss, _log.warning)
-        until = ends(self._storage, behind, max_offsets, self._options.max_bytes)
+        until = ends(self._storage, behind, max_offsets, max_bytes)
         for view, end in zip(behind, until, strict=True):
             put(offsets, view, end)
+        for view in entering:
+            if view.first < view.end:
+                enter(offsets, view)
         return offsets
 
     def _end(self, view: PartitionView) -> int:

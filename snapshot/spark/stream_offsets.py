@@ -5,8 +5,10 @@ there if the driver dies. So a batch must follow from its two ends alone. Two ru
 
 - What a new query has at its beginning is `{}`, whatever the options say. Spark does not keep a first offset;
   it asks for it again after a restart, and "latest" would then be another one.
-- A partition enters at its first offset, in a batch that reads nothing of it. Every offset that a batch reads
-  from is thus the end of an earlier batch, which Spark has kept.
+- The end of the batch in which a partition enters says where it entered (`ENTERED`). Every offset that a
+  batch reads from is thus the end of an earlier batch or stands in its own end, and Spark has kept both.
+  Releases before this rule read nothing of a partition in the batch in which it entered, and their ends do
+  not say.
 
 A topic's id stands beside its offsets, so that one that was deleted and created again is known as another.
 """
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from strandline.snapshot.spark.options import TOPIC_ID, SourceError
+from strandline.snapshot.spark.options import ENTERED, TOPIC_ID, SourceError
 from strandline.snapshot.spark.views import PartitionView
 from strandline.statemachine.controller.controller_state import Topic
 
@@ -33,6 +35,8 @@ class TopicOffsets:
 
     topic_id: bytes
     offsets: dict[int, int] = field(default_factory=dict)
+    entered: dict[int, int] = field(default_factory=dict)
+    """Offsets at which those begin that the batch before has not."""
 
 
 Offsets = dict[str, TopicOffsets]
@@ -42,10 +46,16 @@ def to_json(offsets: Offsets) -> dict[str, Any]:
     """As Spark keeps them. Spark compares texts, so equal offsets give equal ones."""
     if not offsets:
         return {BEGUN: {}}
-    return {
-        topic: {TOPIC_ID: one.topic_id.hex(), **{str(n): one.offsets[n] for n in sorted(one.offsets)}}
-        for topic, one in sorted(offsets.items())
-    }
+    told: dict[str, Any] = {}
+    for topic, one in sorted(offsets.items()):
+        told[topic] = {TOPIC_ID: one.topic_id.hex(), **_numbered(one.offsets)}
+        if one.entered:
+            told[topic][ENTERED] = _numbered(one.entered)
+    return told
+
+
+def _numbered(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): offsets[number] for number in sorted(offsets)}
 
 
 def from_json(kept: Mapping[str, Any]) -> Offsets:
@@ -55,14 +65,20 @@ def from_json(kept: Mapping[str, Any]) -> Offsets:
         for topic, entry in kept.items():
             if topic == BEGUN:
                 continue
-            numbers = {int(number): int(entry[number]) for number in entry if number != TOPIC_ID}
-            offsets[topic] = TopicOffsets(bytes.fromhex(entry[TOPIC_ID]), numbers)
-    except (TypeError, ValueError, KeyError) as error:
+            numbers = {key: entry[key] for key in entry if key not in (TOPIC_ID, ENTERED)}
+            entered = entry.get(ENTERED, {})
+            topic_id = bytes.fromhex(entry[TOPIC_ID])
+            offsets[topic] = TopicOffsets(topic_id, _by_number(numbers), _by_number(entered))
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise SourceError(
             f"the query's checkpoint has offsets {dict(kept)!r}, which this source did not write: "
             "start the query with another checkpointLocation"
         ) from error
     return offsets
+
+
+def _by_number(told: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): int(offset) for number, offset in told.items()}
 
 
 def known(offsets: Offsets, view: PartitionView) -> int | None:
@@ -76,8 +92,23 @@ def put(offsets: Offsets, view: PartitionView, offset: int) -> None:
     offsets.setdefault(view.topic, TopicOffsets(view.topic_id)).offsets[view.number] = offset
 
 
+def enter(offsets: Offsets, view: PartitionView) -> None:
+    """Say that a view's partition is read from the view's first offset on, in the batch that ends here."""
+    offsets.setdefault(view.topic, TopicOffsets(view.topic_id)).entered[view.number] = view.first
+
+
+def same(one: Offsets, other: Offsets) -> bool:
+    """Whether the next offset to read of each partition is the same in both."""
+    return {name: (topic.topic_id, topic.offsets) for name, topic in one.items()} == {
+        name: (topic.topic_id, topic.offsets) for name, topic in other.items()
+    }
+
+
 def still_there(start: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, list[str]]:
-    """A copy without the topics that are gone, and what is lost by that; `topics` are those there are."""
+    """A copy without the topics that are gone, and what is lost by that; `topics` are those there are.
+
+    Where partitions entered is no matter of later batches, and left out.
+    """
     kept: Offsets = {}
     lost = []
     for name, topic in start.items():
@@ -97,6 +128,8 @@ def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionVi
         before = start.get(name)
         for number, last in topic.offsets.items():
             begin = before.offsets.get(number) if before and before.topic_id == topic.topic_id else None
+            if begin is None:
+                begin = topic.entered.get(number)
             if begin is None or begin >= last:
                 continue
             view = views.get((name, number))

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from strandline.snapshot.spark import python_worker
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.moved import MovedRecords
 from strandline.snapshot.spark.pieces import Window
@@ -35,5 +36,6 @@ class StreamTasks:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one task's records, as Arrow batches. Raises StorageError, BadObject."""
         assert isinstance(partition, StreamSplit), "tasks are given what partitions() made"
+        python_worker.begin()
         moved = MovedRecords(self.storage, compacted=True)
         return read_windows(self.storage, partition.windows, self.schema, moved)

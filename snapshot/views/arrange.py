@@ -41,7 +41,7 @@ class Arrange(Operator):
         run = run_of(self._layout, delta.rows, (delta.weights,))
         before = self.current.spines[0]
         after = before.with_run(run)
-        change = hashing.digest(hashing.row_hashes(run.rows), run.sums[0])
+        change = hashing.digest(run.row_hashes(), run.sums[0])
         digest = (self.current.digest + change) % hashing.DIGEST_MODULUS
         return Arranged(run.rows, run.sums[0], run, before, after), State((after,), digest)
 

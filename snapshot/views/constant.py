@@ -33,7 +33,7 @@ class Constant(Operator):
         (spine,) = self.current.spines
         if len(spine):
             return empty(self._layout.schema), self.current
-        digest = hashing.digest(hashing.row_hashes(self._run.rows), self._run.sums[0])
+        digest = hashing.digest(self._run.row_hashes(), self._run.sums[0])
         return ZSet(self._run.rows, self._run.sums[0]), State((spine.with_run(self._run),), digest)
 
     def state(self) -> StateManifest:

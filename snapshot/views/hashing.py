@@ -20,6 +20,9 @@ Hashes = npt.NDArray[np.uint64]
 KIND: Final = "xxh3-murmur-1"
 """The name of this way of hashing in stored runs. Runs of another kind are hashed again at load."""
 DIGEST_MODULUS: Final = 1 << 128
+LOW: Final = 0
+HIGH: Final = 1
+"""The halves of a row's hash."""
 _STRINGS: Final = (pl.String, pl.Binary)
 _NULL: Final = (np.uint64(0x9AE16A3B2F90404F), np.uint64(0xC949D7C7509E6557))
 _STEP: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93))
@@ -43,16 +46,26 @@ class RowHashes(NamedTuple):
 
 def key_hash(keys: pl.DataFrame) -> Hashes:
     """Hash each row of key columns to 64 bits. No columns: every row has the hash 0."""
-    return row_hashes(keys).low
+    (low,) = halves(keys, (LOW,))
+    return low
 
 
 def row_hashes(rows: pl.DataFrame) -> RowHashes:
     """Hash each row to 128 bits; their low half is the key hash of the same columns."""
-    low, high = np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64)
-    for column in rows.get_columns():
-        first, second = _column(column)
-        low, high = _mixed(low * _STEP[0] + first, 0), _mixed(high * _STEP[1] + second, 1)
+    low, high = halves(rows, (LOW, HIGH))
     return RowHashes(low, high)
+
+
+def halves(rows: pl.DataFrame, wanted: tuple[int, ...]) -> tuple[Hashes, ...]:
+    """Hash each row to the halves that are wanted: each one takes as long as the other."""
+    found = tuple(np.zeros(rows.height, np.uint64) for _ in wanted)
+    for column in rows.get_columns():
+        bits = _column(column)
+        for hashes, half in zip(found, wanted, strict=True):
+            hashes *= _STEP[half]
+            hashes += bits[half]
+            _mix(hashes, half)
+    return found
 
 
 def order_of(column: pl.Series) -> Hashes:
@@ -115,11 +128,14 @@ def _of_strings(column: pl.Series) -> tuple[Hashes, Hashes]:
     return pairs[:, 1].astype(np.uint64), pairs[:, 0].astype(np.uint64)
 
 
-def _mixed(bits: Hashes, mixer: int) -> Hashes:
+def _mix(bits: Hashes, mixer: int) -> None:
+    """Mix in place: the arrays of a step are too large to be made again for each operation."""
     first, second = _MIX[mixer]
-    mixed = bits ^ (bits >> np.uint64(33))
-    mixed *= first
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= second
-    mixed ^= mixed >> np.uint64(32)
-    return mixed
+    moved = bits >> np.uint64(33)
+    bits ^= moved
+    bits *= first
+    np.right_shift(bits, np.uint64(29), out=moved)
+    bits ^= moved
+    bits *= second
+    np.right_shift(bits, np.uint64(32), out=moved)
+    bits ^= moved

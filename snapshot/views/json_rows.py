@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -21,28 +21,37 @@ _ESCAPED: Final = r'["\\\x00-\x1f]'
 """Characters that do not stand for themselves in JSON."""
 
 
-def records(sink: Sink, changes: Changes) -> Iterator[tuple[bytes, bytes | None]]:
-    """Yield key and value of each record; the value None for a key that has no row any more."""
+def columns(sink: Sink, changes: Changes) -> tuple[Any, Any]:
+    """Give keys and values of the records, as Arrow arrays of large binaries.
+
+    The value is null for a key that has no row any more.
+    """
+    rows, removed = changes.rows.height, changes.removed.height
     texts = [_texts(column) for column in changes.rows.get_columns()]
     named = [f"{_json(name)}:" for name in sink.names]
-    keys = _joined("[", [""] * len(sink.key), [texts[at] for at in sink.key], "]", changes.rows.height)
-    yield from zip(keys, _joined("{", named, texts, "}", changes.rows.height), strict=True)
-    removed = [_texts(column) for column in changes.removed.get_columns()]
-    for key in _joined("[", [""] * len(removed), removed, "]", changes.removed.height):
-        yield key, None
+    keys = _joined("[", [""] * len(sink.key), [texts[at] for at in sink.key], "]", rows)
+    values = _joined("{", named, texts, "}", rows)
+    if removed:
+        gone = [_texts(column) for column in changes.removed.get_columns()]
+        keys = pl.concat([keys, _joined("[", [""] * len(gone), gone, "]", removed)])
+        values = pl.concat([values, pl.repeat(None, removed, dtype=pl.Binary, eager=True)])
+    return _arrow(keys), _arrow(values)
+
+
+def _arrow(column: pl.Series) -> Any:
+    return column.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
 
 
 def _joined(
     first: str, before: Sequence[str], texts: Sequence[pl.Series], last: str, count: int
-) -> list[bytes]:
+) -> pl.Series:
     """Put the columns' texts together, row by row, with commas between."""
     if not texts:
-        return [f"{first}{last}".encode()] * count
+        return pl.repeat(f"{first}{last}".encode(), count, dtype=pl.Binary, eager=True)
     parts: list[pl.Expr] = []
     for number, (name, text) in enumerate(zip(before, texts, strict=True)):
         parts += [pl.lit(f"{',' if number else first}{name}"), pl.lit(text)]
-    whole = pl.select(pl.concat_str([*parts, pl.lit(last)]).cast(pl.Binary)).to_series()
-    return whole.to_list()
+    return pl.select(pl.concat_str([*parts, pl.lit(last)]).cast(pl.Binary)).to_series()
 
 
 def _texts(column: pl.Series) -> pl.Series:

@@ -32,6 +32,7 @@ from strandline.snapshot.views.zset import (
     equal_rows,
     filtered,
     frame,
+    gathered,
 )
 from strandline.statemachine.views.aggregates import Aggregate
 
@@ -105,7 +106,7 @@ class LinearAggregate(Operator):
         )
         if len(new[0]) and int(new[0].min()) < 0:
             raise ViewInvariant(f"{self.name}: a row was retracted more often than it was added")
-        was = self._rows(touched, old, before, values)
+        was = self._rows(touched, old, before, values) if old[0].any() else None
         now = self._rows(touched, new, after, values_after)
         digest = self._digest(touched.rows, new, after) - self._digest(touched.rows, old, before)
         digest += sum(
@@ -170,9 +171,15 @@ class LinearAggregate(Operator):
         return frame([*groups.rows.get_columns(), *self._accumulators.results(sums, totals, extremes)])
 
     def _digest(self, keys: pl.DataFrame, sums: tuple[Weights, ...], totals: Totals) -> int:
+        there = np.flatnonzero(sums[0] > 0)
+        if len(there) < len(sums[0]):
+            keys, sums = gathered(keys, there), tuple(each[there] for each in sums)
+            totals = {column: [each[at] for at in there.tolist()] for column, each in totals.items()}
+        if not len(there):
+            return 0
         doubles = [pl.Series([hex(total) for total in each], dtype=pl.String) for each in totals.values()]
         exact_rows = frame([*keys.get_columns(), *map(pl.Series, sums), *doubles])
-        return hashing.digest(hashing.row_hashes(exact_rows), (sums[0] > 0).astype(np.int64))
+        return hashing.digest(hashing.row_hashes(exact_rows), np.ones(len(there), np.int64))
 
     def state(self) -> StateManifest:
         """Give groups, bins, values and the digest."""
@@ -197,9 +204,11 @@ class LinearAggregate(Operator):
 
 
 def _difference(
-    was: pl.DataFrame, had: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    was: pl.DataFrame | None, had: np.ndarray[tuple[int], np.dtype[np.bool_]],
     now: pl.DataFrame, has: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> ZSet:  # fmt: skip
+    if was is None:
+        return filtered(ZSet(now, np.ones(len(has), np.int64)), has)
     both = np.flatnonzero(had & has)
     same = both[equal_rows(was, both, now, both)]
     had, has = had.copy(), has.copy()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from strandline.snapshot.views import exact, hashing
-from strandline.snapshot.views.hashing import Hashes
+from strandline.snapshot.views.hashing import Hashes, RowHashes
 from strandline.snapshot.views.zset import (
     Positions,
     Schema,
@@ -90,6 +90,16 @@ class Run:
         arrays = (self.hashes, *self.sums, *(() if self.ties is None else (self.ties,)))
         return int(sum(array.nbytes for array in arrays) + self.rows.estimated_size())
 
+    def row_hashes(self) -> RowHashes:
+        """Give the hashes of whole rows, of which the run has one half most often."""
+        if self.ties is None:
+            (high,) = hashing.halves(self.rows, (hashing.HIGH,))
+            return RowHashes(self.hashes, high)
+        if self.layout.order is None:
+            (low,) = hashing.halves(self.rows, (hashing.LOW,))
+            return RowHashes(low, self.ties)
+        return hashing.row_hashes(self.rows)
+
     def within(self, hash_range: HashRange) -> Run:
         """Give the part whose keys' hashes lie in a range, without copying it."""
         start = int(np.searchsorted(self.hashes, np.uint64(hash_range.first), "left"))
@@ -117,11 +127,12 @@ def run_of(layout: Layout, rows: pl.DataFrame, sums: tuple[Weights, ...]) -> Run
         none = not layout.key
         hashes = np.zeros(rows.height, np.uint64) if none else hashing.key_hash(chosen(rows, layout.key))
         ties = (
-            hashing.row_hashes(rows).high
+            hashing.halves(rows, (hashing.HIGH,))[0]
             if layout.order is None
             else hashing.order_of(rows.to_series(layout.order))
         )
-    return _consolidated(layout, hashes, ties, rows, sums, np.argsort(hashes, kind="stable"))
+    # Equal hashes may stand in any order: what follows orders them by the rows alone.
+    return _consolidated(layout, hashes, ties, rows, sums, np.argsort(hashes))
 
 
 def is_ordered(run: Run) -> bool:
@@ -225,7 +236,7 @@ def _neighbours(
             # Rows that are equal in their order may differ in other columns, or behind the first 8 bytes.
             finer = np.zeros(len(hashes), np.uint64)
             among = order[_tied(same)]
-            finer[among] = hashing.row_hashes(gathered(rows, among)).high
+            (finer[among],) = hashing.halves(gathered(rows, among), (hashing.HIGH,))
             order, same = _resorted(order, same, (finer, ties, hashes))
     at = np.flatnonzero(same)
     if len(at):

@@ -22,7 +22,7 @@ from strandline.snapshot.views.operator import (
     manifest,
     restored,
 )
-from strandline.snapshot.views.run import HashRange, Layout, run_of
+from strandline.snapshot.views.run import HashRange, Layout, Run, group, run_of
 from strandline.snapshot.views.zset import Positions, Schema, ZSet, chosen, filtered, frame, gathered
 
 
@@ -50,6 +50,17 @@ class Changes:
     removed: pl.DataFrame
 
 
+@dataclass(frozen=True, slots=True)
+class Settled(ZSet):
+    """A consolidated delta, as a run by the view's key."""
+
+    run: Run
+
+
+def _settled(run: Run) -> Settled:
+    return Settled(run.rows, run.sums[0], run)
+
+
 class Sink(Operator):
     """Keeps the digest of the view.
 
@@ -59,9 +70,6 @@ class Sink(Operator):
     def __init__(self, name: str, schema: Schema, key: Positions) -> None:
         super().__init__(name, State())
         self._layout = Layout(schema, key)
-        # Without a key there is one row: all have the same place, and none is removed but for another.
-        kinds = tuple(schema[position] for position in key) or (pl.Boolean(),)
-        self._keys = Layout(kinds, tuple(range(len(kinds))), 2)
         self._phase = Phase.SILENT
 
     @property
@@ -79,8 +87,8 @@ class Sink(Operator):
         """Consolidate the change of the view."""
         (delta,) = deltas
         run = run_of(self._layout, delta.rows, (delta.weights,))
-        change = hashing.digest(hashing.row_hashes(run.rows), run.sums[0])
-        return ZSet(run.rows, run.sums[0]), State((), (self.current.digest + change) % hashing.DIGEST_MODULUS)
+        change = hashing.digest(run.row_hashes(), run.sums[0])
+        return _settled(run), State((), (self.current.digest + change) % hashing.DIGEST_MODULUS)
 
     def emit(self, delta: ZSet) -> Changes | None:
         """Give what to write for a step's change, None in silence; raises ViewInvariant in a dump."""
@@ -97,16 +105,21 @@ class Sink(Operator):
         return self._changes(part)
 
     def _changes(self, delta: ZSet) -> Changes:
+        if not isinstance(delta, Settled):
+            raise ViewInvariant(f"{self.name} says what its step or its content is, and nothing else")
         keys = chosen(delta.rows, self._layout.key)
         if not self._layout.key:
+            # There is one row: all have the same place, and none is removed but for another.
             keys = frame([pl.repeat(False, len(delta), dtype=pl.Boolean, eager=True)])
-        positive = np.maximum(delta.weights, 0)
-        by_key = run_of(self._keys, keys, (positive, delta.weights - positive))
-        if len(by_key) and int(by_key.sums[0].max()) > 1:
+        if not len(delta):
+            return Changes(delta.rows, keys)
+        order, same = group(delta.run.hashes, keys, np.arange(len(delta)))
+        starts = np.flatnonzero(np.concatenate([[True], ~same]))
+        added = np.add.reduceat(np.maximum(delta.weights, 0)[order], starts)
+        if int(added.max()) > 1:
             raise ViewInvariant(f"{self.name} has two rows of one key")
         rows = filtered(delta, delta.weights > 0).rows
-        removed = gathered(by_key.rows, np.flatnonzero(by_key.sums[0] == 0))
-        return Changes(rows, removed)
+        return Changes(rows, gathered(keys, order[starts[added == 0]]))
 
     def state(self) -> StateManifest:
         """Give the digest of the view."""
@@ -121,8 +134,7 @@ class Sink(Operator):
     def contents(self, inputs: tuple[ZSet, ...], hash_range: HashRange) -> ZSet:
         """Give the view's rows, each once: an operator below may add what another takes away."""
         (part,) = inputs
-        run = run_of(self._layout, part.rows, (part.weights,))
-        return ZSet(run.rows, run.sums[0])
+        return _settled(run_of(self._layout, part.rows, (part.weights,)))
 
     def state_plan(self) -> StatePlan:
         """Tell the view's key."""

@@ -58,7 +58,7 @@ class TopK(Operator):
         both = concatenated([ZSet(was.rows, -was.weights), now])
         schema = tuple(both.rows.dtypes)
         change = run_of(Layout(schema, tuple(range(len(schema)))), both.rows, (both.weights,))
-        digest = hashing.digest(hashing.row_hashes(run.rows), run.sums[0])
+        digest = hashing.digest(run.row_hashes(), run.sums[0])
         state = State((after,), (self.current.digest + digest) % hashing.DIGEST_MODULUS)
         return ZSet(change.rows, change.sums[0]), state
 

@@ -40,7 +40,7 @@ class Upsert(Operator):
             parts.append(ZSet(old.rows, -old.weights))
         both = concatenated(parts)
         change = run_of(self._layout, both.rows, (both.weights,))
-        digest = hashing.digest(hashing.row_hashes(change.rows), change.sums[0])
+        digest = hashing.digest(change.row_hashes(), change.sums[0])
         after = State((spine.with_run(change),), (self.current.digest + digest) % hashing.DIGEST_MODULUS)
         return ZSet(change.rows, change.sums[0]), after
 

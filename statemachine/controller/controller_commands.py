@@ -471,13 +471,17 @@ class StartViewWorker:
 
     `attempt` names the version, `live` says what it is, and `worker` is drawn by the process. Ends a pause:
     what was agreed on in it was agreed on with another process. Refused once the version has gone live: a
-    process that still fills it would write topics that readers see.
+    process that still fills it would write topics that readers see. One that comes late, or a second time, is
+    refused once yet another process has begun.
     """
 
     program: str
     attempt: int
     live: bool
     worker: int
+    before: int | None = None
+    """The process that ran the version until then, 0 for none; None: it is not said, as below feature
+    level 7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -722,6 +726,10 @@ def _optional_text(value: Any) -> str | None:
     return None if value is None else _text(value)
 
 
+def _optional_count(value: Any) -> int | None:
+    return None if value is None else _count(value)
+
+
 def _quota_changes(value: Any) -> tuple[tuple[str, float | None], ...]:
     rows = _array(value)
     if len(rows) > MAX_QUOTA_CHANGES:
@@ -871,7 +879,10 @@ _FORMS: dict[ControllerOpcode, tuple[type[Command], tuple[_Reader, ...]]] = {
     ),
     ControllerOpcode.DROP_VIEWS: (DropViews, (_label, _positive)),
     ControllerOpcode.CANCEL_VIEWS: (CancelViews, (_label, _positive, _reason)),
-    ControllerOpcode.START_VIEW_WORKER: (StartViewWorker, (_label, _positive, _flag, _positive)),
+    ControllerOpcode.START_VIEW_WORKER: (
+        StartViewWorker,
+        (_label, _positive, _flag, _positive, _optional_count),
+    ),
     ControllerOpcode.STOP_VIEWS: (StopViews, (_label, _positive, _count, _reason)),
     ControllerOpcode.PAUSE_VIEWS: (PauseViews, (_label, _positive, _positive, _cut)),
     ControllerOpcode.VIEWS_PAUSED: (ViewsPaused, (_label, _positive, _positive, _positive, _cut)),
@@ -895,6 +906,7 @@ _LATER: Final[dict[ControllerOpcode, tuple[Any, ...]]] = {
     ControllerOpcode.ALTER_CLIENT_QUOTAS: (None,),
     ControllerOpcode.REPLACE_NODE: (0,),
     ControllerOpcode.REMOVE_NODE: (0,),
+    ControllerOpcode.START_VIEW_WORKER: (None,),
 }
 """Values of the last fields of commands that had fewer in earlier releases. An entry ends before those of its
 last fields that have these, so those releases can read it."""

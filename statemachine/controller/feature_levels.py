@@ -10,7 +10,7 @@ KIP-778), and it never falls. A new cluster begins at the highest level of the r
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.statemachine.controller.controller_commands import (
     FEATURE_LEVEL,
@@ -22,6 +22,7 @@ from strandline.statemachine.controller.controller_commands import (
     ReplaceNode,
     SetBalancing,
     SetDraining,
+    StartViewWorker,
     StopViews,
 )
 from strandline.statemachine.kafka_errors import KafkaError, Refused
@@ -40,7 +41,7 @@ BALANCING: Final = 6
 """Replicas that move by themselves until the nodes are even."""
 TARGETS: Final = 7
 """A topic whose first partition moves has the replication factor of that move's target. A replacement or
-removal names the generation that the node's data folder gets by it."""
+removal names the generation that the node's data folder gets by it, a process of views the one before it."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
@@ -49,7 +50,8 @@ BRINGS: Final = {
     GROWTH: "nodes that join by `cluster.seeds`",
     BALANCING: "`cluster balance`",
     TARGETS: "partitions that are added amid a move get as many replicas as its target has; a late `node"
-    " replace` or `node remove` touches no newer data folder",
+    " replace` or `node remove` touches no newer data folder, a late word of a process of views no newer"
+    " process",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -73,13 +75,22 @@ def needed(command: Command) -> int:
             return PLACEMENT if rack else 1
         case StopViews(worker=worker):
             return 1 if worker else PLACEMENT
+        case StartViewWorker(before=before):
+            return 1 if before is None else TARGETS
         case _:
             return 1
 
 
-def as_allowed(level: int, command: RegisterNode) -> RegisterNode:
-    """The registration without what a cluster at `level` does not allow yet."""
-    return command if needed(command) <= level else replace(command, rack="")
+Said = TypeVar("Said", RegisterNode, StartViewWorker)
+
+
+def as_allowed(level: int, command: Said) -> Said:
+    """The command without what a cluster at `level` does not allow yet."""
+    if needed(command) <= level:
+        return command
+    if isinstance(command, RegisterNode):
+        return replace(command, rack="")
+    return replace(command, before=None)
 
 
 def refusal(level: int, command: Command) -> Refused | None:

@@ -89,14 +89,16 @@ def _start(state: ControllerState, index: int, command: StartViewWorker) -> int 
         return _void("that version is gone, or has gone live")
     if command.live and program.stopped and state.feature_level >= PLACEMENT:
         return _void("the version was stopped")
+    present = program.live_worker if command.live else program.next_worker
+    if present == command.worker:
+        return program.pauses
+    if command.before not in (None, present):
+        return _void("another process has begun since")
     if command.live:
         changed = program._replace(live_worker=command.worker)
-        known = program.live_worker == command.worker
     else:
         changed = program._replace(next_worker=command.worker)
-        known = program.next_worker == command.worker
-    if not known:
-        state.put_program(changed._replace(pause=None), index)
+    state.put_program(changed._replace(pause=None), index)
     return program.pauses
 
 

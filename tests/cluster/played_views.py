@@ -49,8 +49,8 @@ class PlayedCluster:
         self.logs: dict[tuple[str, int], list[bytes]] = {(INPUT[0], 0): [], (INPUT[0], 1): []}
         self.offsets: dict[str, dict[tuple[str, int], tuple[int, str]]] = defaultdict(dict)
         self.transactions: list[list[Written]] = []
-        self.connected: list[tuple[str, str]] = []
-        """Producers that asked for a topic before they began."""
+        self.connected: list[str] = []
+        """Producers that found their coordinators before they began."""
         self.epochs: dict[str, int] = defaultdict(int)
         self.at_once = 3
         self.die: Callable[[str], bool] = lambda where: False
@@ -214,9 +214,6 @@ class PlayedConsumer:
     def __init__(self, cluster: PlayedCluster, config: Mapping[str, Any]) -> None:
         self.cluster, self.group = cluster, config["group.id"]
 
-    def consumer_group_metadata(self) -> str:
-        return str(self.group)
-
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         known = self.cluster.offsets[self.group]
         return [
@@ -262,35 +259,28 @@ class PlayedFetcher:
 class PlayedProducer:
     """Transactions that take effect at their end, if no later process has begun."""
 
-    def __init__(self, cluster: PlayedCluster, config: Mapping[str, Any]) -> None:
-        self._cluster, self._name = cluster, config["transactional.id"]
+    def __init__(self, cluster: PlayedCluster, way: Mapping[str, str], name: str) -> None:
+        self._cluster, self._name = cluster, name
         self._epoch = 0
         self._records: list[Written] = []
-        self._offsets: tuple[str, list[TopicPartition]] = ("", [])
 
-    def list_topics(self, topic: str, timeout: float) -> None:
-        self._cluster.connected.append((self._name, topic))
+    def connect(self) -> None:
+        self._cluster.connected.append(self._name)
 
-    def init_transactions(self, timeout: float) -> None:
+    def take_over(self) -> None:
         self._cluster.epochs[self._name] += 1
         self._epoch = self._cluster.epochs[self._name]
 
-    def begin_transaction(self) -> None:
-        self._records, self._offsets = [], ("", [])
+    def write(self, place: TopicPlace, keys: Any, values: Any) -> None:
+        rows = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+        self._records += [(place.name, key, value) for key, value in rows]
 
-    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
-        self._records += [(topic, one["key"], one["value"]) for one in messages]
-        return len(messages)
-
-    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
-        self._offsets = group, offsets
-
-    def commit_transaction(self, timeout: float) -> None:
+    def commit(self, offsets: Mapping[Place, int], metadata: str) -> None:
         if self._epoch != self._cluster.epochs[self._name] or self._cluster.die("produced"):
             raise Died
         self._cluster.transactions.append(self._records)
-        group, offsets = self._offsets
-        for one in offsets:
-            self._cluster.offsets[group][one.topic, one.partition] = one.offset, one.metadata or ""
+        self._records = []
+        for place, offset in offsets.items():
+            self._cluster.offsets[self._name][place] = offset, metadata
         if self._cluster.die("ended"):
             raise Died

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaException
 from kio.schema.errors import ErrorCode
 
-from strandline.cluster.view_worker import fetcher
+from strandline.cluster.view_worker import fetcher, way
 from strandline.cluster.view_worker.fetched import Fetched, InputGone, Place
 from strandline.cluster.view_worker.fetcher import LeaderFetcher
 from strandline.snapshot.connection import FETCH, METADATA, Api, ConnectionLost
@@ -138,7 +138,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
         assert client_id == "me"
         return Line(found, port)
 
-    monkeypatch.setattr(fetcher, "BrokerConnection", line)
+    monkeypatch.setattr(way, "BrokerConnection", line)
     return found
 
 

@@ -20,13 +20,13 @@ from strandline.snapshot.connection import (
     TXN_OFFSET_COMMIT,
     Api,
 )
+from strandline.snapshot.producing.brokers import Brokers
+from strandline.snapshot.producing.errors import SinkError
+from strandline.snapshot.producing.transactions import open_ids
 from strandline.snapshot.spark.sink import record_writer
 from strandline.snapshot.spark.sink.batch import claimed
-from strandline.snapshot.spark.sink.brokers import Brokers
 from strandline.snapshot.spark.sink.driver import DriverSink
-from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
-from strandline.snapshot.spark.sink.transactions import open_ids
 from tests.spark.sink_play import Killed, Life, Play, Rows, lived, values
 
 TOPIC = "sunk"

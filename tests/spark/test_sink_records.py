@@ -23,13 +23,13 @@ from pyspark.sql.types import (
 
 from strandline.node.kafka.wire.record_batch import BatchLimits, validate_produced
 from strandline.snapshot.compression import Compression
+from strandline.snapshot.producing.errors import SinkError
+from strandline.snapshot.producing.partitioning import partitions_of
+from strandline.snapshot.producing.record_batch import headers, record_batch, tails
+from strandline.snapshot.producing.transactions import Producer
 from strandline.snapshot.spark.sink.columns import Columns
-from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.options import parse
-from strandline.snapshot.spark.sink.partitioning import partitions_of
 from strandline.snapshot.spark.sink.progress import is_task_id, task_id
-from strandline.snapshot.spark.sink.record_batch import headers, record_batch, tails
-from strandline.snapshot.spark.sink.transactions import Producer
 from tests.kafka.wire.batches import varint
 
 with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def test_records_of_one_time_and_without_headers(records: list[Any], repeated: i
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
 def test_numbers_of_any_size(number: int) -> None:
-    from strandline.snapshot.spark.sink import record_batch as module
+    from strandline.snapshot.producing import record_batch as module
 
     assert module.varint(number) == varint(number)
 

@@ -51,7 +51,7 @@ def test_available_now_restarts_where_it_was_and_repeats_what_was_not_committed(
 
     def run() -> int:
         """Run the query until it ends by itself; returns the number of its batches."""
-        read = stream(spark, cluster, subscribePattern="orders|visits|new.*", maxOffsetsPerTrigger="80")
+        read = stream(spark, cluster, subscribePattern="orders|visits|new.*", maxOffsetsPerTrigger="40")
         query = (
             read.writeStream.format("parquet")
             .option("checkpointLocation", str(kept))

@@ -466,6 +466,7 @@ COMMANDS: list[Command] = [
     DropViews("p", 7),
     CancelViews("p", 8, "why"),
     StartViewWorker("p", 8, True, 2**62),
+    StartViewWorker("p", 8, True, 2**62, 0),
     StopViews("p", 8, 1, "a bad record"),
     PauseViews("p", 8, 1, b"cut"),
     ViewsPaused("p", 7, 1, 2, b"cut"),

@@ -34,6 +34,7 @@ LATER: list[Command] = [
     registration(1, rack="east"),
     StopViews("p", 3, 0, "an operator stopped it"),
     AlterClientQuotas(None, None, [("connection_creation_rate", 5.0)], "10.0.0.1"),
+    StartViewWorker("p", 3, False, 70, 0),
 ]
 
 
@@ -92,6 +93,12 @@ def test_a_registration_is_told_as_far_as_the_level_lets_it() -> None:
     command = registration(1, rack="east")
     assert feature_levels.as_allowed(1, command) == registration(1)
     assert feature_levels.as_allowed(2, command) == command
+
+
+def test_a_process_names_the_one_before_it_as_far_as_the_level_lets_it() -> None:
+    command = StartViewWorker("p", 3, False, 71, 70)
+    assert feature_levels.as_allowed(6, command) == StartViewWorker("p", 3, False, 71)
+    assert feature_levels.as_allowed(7, command) == command
 
 
 def test_a_stopped_view_is_judged_below_the_level_as_earlier_releases_judge_it() -> None:

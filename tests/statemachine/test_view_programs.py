@@ -22,6 +22,7 @@ from strandline.statemachine.controller.controller_commands import (
     StopViews,
     ViewsPaused,
 )
+from strandline.statemachine.controller.feature_levels import TARGETS
 from strandline.statemachine.controller.view_state import is_hidden
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
@@ -275,6 +276,39 @@ def test_another_process_voids_what_was_agreed_on_with_the_one_before(which: str
     else:
         log.void(ViewsPaused("p", live, 60, pause, b"6"), "another process runs it")
         log.void(StopViews("p", live, 60, "bad"), "another process runs it")
+
+
+def test_a_late_word_of_a_process_does_not_make_it_count_again() -> None:
+    log = Views(level=TARGETS)
+    attempt = log.begin(("v", "out", A))
+    first = StartViewWorker("p", attempt, False, 70, 0)
+    log.number(first)
+    log.number(first)
+    late = CutOverViews("p", attempt, 70, 0, "an older state")
+    log.number(StartViewWorker("p", attempt, False, 71, 70))
+    log.void(first, "another process has begun since")
+    log.void(late, "another process fills it")
+    assert log.program.next_worker == 71
+    log.number(CutOverViews("p", attempt, 71, 0, "state"))
+    lives = StartViewWorker("p", attempt, True, 71, 0)
+    log.number(lives)
+    log.number(StartViewWorker("p", attempt, True, 72, 71))
+    log.void(lives, "another process has begun since")
+    log.void(StopViews("p", attempt, 71, "bad"), "another process runs it")
+    log.number(StopViews("p", attempt, 72, "bad"))
+
+
+def test_a_late_word_counts_where_the_process_before_is_not_said() -> None:
+    """As builds below feature level 7 apply it: here an older state is bound to topics that went on."""
+    log = Views(level=TARGETS)
+    attempt = log.begin(("v", "out", A))
+    first = StartViewWorker("p", attempt, False, 70)
+    log.number(first)
+    log.number(StartViewWorker("p", attempt, False, 71))
+    log.number(first)
+    log.number(CutOverViews("p", attempt, 70, 0, "an older state"))
+    assert log.program.live is not None
+    assert log.program.live.checkpoint == "an older state"
 
 
 def test_a_version_that_stopped_is_filled_anew_and_ends_an_attempt_that_kept_its_topics() -> None:

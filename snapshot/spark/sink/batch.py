@@ -15,11 +15,11 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.snapshot.spark.sink.brokers import Brokers
-from strandline.snapshot.spark.sink.errors import Fenced, SinkError
+from strandline.snapshot.producing.brokers import Brokers
+from strandline.snapshot.producing.errors import Fenced, SinkError
+from strandline.snapshot.producing.transactions import ABORTED, describe, end
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress
-from strandline.snapshot.spark.sink.transactions import ABORTED, describe, end
 
 BY_HAND: Final = (
     "write by hand what is missing in the topic, then start with the option lostTransactions=accept"

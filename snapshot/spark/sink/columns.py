@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import StructType
 
-from strandline.snapshot.spark.sink.errors import SinkError
-from strandline.snapshot.spark.sink.partitioning import partitions_of
-from strandline.snapshot.spark.sink.record_batch import headers, tails
+from strandline.snapshot.producing.errors import SinkError
+from strandline.snapshot.producing.partitioning import partitions_of
+from strandline.snapshot.producing.record_batch import headers, tails
 
 _BYTES: Final = ("string", "binary")
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {

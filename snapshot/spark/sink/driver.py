@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
+from strandline.snapshot.producing.brokers import Brokers
+from strandline.snapshot.producing.errors import Fenced, SinkError
+from strandline.snapshot.producing.transactions import ONGOING, begin, describe, end, open_ids
 from strandline.snapshot.spark.sink.batch import BY_HAND, Identity, TaskDone, check, claimed, committed
-from strandline.snapshot.spark.sink.brokers import Brokers
-from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
-from strandline.snapshot.spark.sink.transactions import ONGOING, begin, describe, end, open_ids
 
 CLEANING_SECONDS: Final = 10.0
 """Longest wait for what need not succeed: the transactions end by themselves."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from strandline.snapshot.compression import Compression
-from strandline.snapshot.spark.sink.brokers import Address
-from strandline.snapshot.spark.sink.errors import SinkError
+from strandline.snapshot.producing.brokers import Address
+from strandline.snapshot.producing.errors import SinkError
 
 ALIASES: Final = {"kafka.bootstrap.servers": "bootstrap", "bootstrapservers": "bootstrap"}
 KNOWN: Final = (

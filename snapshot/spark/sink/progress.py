@@ -23,9 +23,9 @@ import msgpack
 from kio.schema.errors import ErrorCode
 
 from strandline.snapshot.connection import OFFSET_FETCH
-from strandline.snapshot.spark.sink.brokers import GROUP, Brokers, first_code
-from strandline.snapshot.spark.sink.errors import Fenced, SinkError
-from strandline.snapshot.spark.sink.transactions import Producer, begin, commit_offset, end
+from strandline.snapshot.producing.brokers import GROUP, Brokers, first_code
+from strandline.snapshot.producing.errors import Fenced, SinkError
+from strandline.snapshot.producing.transactions import Producer, begin, commit_offsets, end
 
 _FORMAT: Final = 1
 _METADATA_CHARACTERS: Final = 4000
@@ -185,9 +185,8 @@ class Ledger:
     def _write(self, producer: Producer, progress: Progress) -> None:
         parts = _encoded(progress)
         for number, metadata in enumerate(parts):
-            commit_offset(
-                self._brokers, producer, self._group(number), self._topic, progress.next_batch, metadata
-            )
+            offsets = {(self._topic, 0): progress.next_batch}
+            commit_offsets(self._brokers, producer, self._group(number), offsets, metadata)
         end(self._brokers, producer, commit=True)
 
     def _group(self, number: int) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from strandline.snapshot.producing.brokers import Brokers
+from strandline.snapshot.producing.errors import Fenced, SinkError
+from strandline.snapshot.producing.transactions import Producer, begin
 from strandline.snapshot.spark.sink.batch import BY_HAND, Identity, TaskDone, claimed, committed
-from strandline.snapshot.spark.sink.brokers import Brokers
 from strandline.snapshot.spark.sink.columns import Columns
-from strandline.snapshot.spark.sink.errors import Fenced, SinkError
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, task_id
 from strandline.snapshot.spark.sink.record_writer import RecordWriter
-from strandline.snapshot.spark.sink.transactions import Producer, begin
 
 
 class TaskSink:

@@ -17,10 +17,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from strandline.snapshot.producing.errors import SinkError
 from strandline.snapshot.spark.sink.batch import Identity, TaskDone
 from strandline.snapshot.spark.sink.columns import Columns
 from strandline.snapshot.spark.sink.driver import DriverSink
-from strandline.snapshot.spark.sink.errors import SinkError
 from strandline.snapshot.spark.sink.options import SinkOptions, parse
 from strandline.snapshot.spark.sink.task import TaskSink
 

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.programs.bench import processor
 from tests.programs.bench.measures import Result
 
 _PAYLOADS = 64
@@ -82,12 +83,7 @@ class Servers:
 
     def processor(self) -> float:
         """User and system seconds so far, of children that have ended too: a worker may end on the way."""
-        total = 0.0
-        for process in self._processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-        return total
+        return processor.used(self._peer.pids)
 
     def memory(self) -> float:
         """Resident bytes."""
@@ -98,12 +94,7 @@ class Servers:
         return float(total)
 
     def _processes(self) -> list[psutil.Process]:
-        found = []
-        for pid in self._peer.pids:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = psutil.Process(pid)
-                found += [parent, *parent.children(recursive=True)]
-        return found
+        return processor.tree(self._peer.pids)
 
 
 class Acknowledgements:

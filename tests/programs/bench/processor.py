@@ -13,14 +13,36 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from os import WNOHANG, waitpid
 
+import psutil
+
 _PR_SET_CHILD_SUBREAPER = 36
 _REAP_SECONDS = 20.0
 """Longest wait for processes that outlive the command. What is left then is not counted."""
+
+
+def tree(pids: Iterable[int]) -> list[psutil.Process]:
+    """These processes and all below them."""
+    found = []
+    for pid in pids:
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(pid)
+            found += [parent, *parent.children(recursive=True)]
+    return found
+
+
+def used(pids: Iterable[int]) -> float:
+    """User and system seconds so far of these processes and all below them, with children that have ended."""
+    total = 0.0
+    for process in tree(pids):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 @dataclass(frozen=True)

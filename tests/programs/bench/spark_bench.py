@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from tests.programs.bench.kafka_measure import Servers
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.report import shown, table
 from tests.programs.bench.spark_beside import MEGABYTES, WAYS, Beside, NotHere, Way, ratios
-from tests.programs.bench.spark_driver import JOBS, Given
+from tests.programs.bench.spark_driver import JOBS, STREAMS, Given
 from tests.programs.bench.spark_storage import BATCH_BYTES, TOPIC, GrowingStorage, Stored
 from tests.programs.folder_option import existing_folder
 
@@ -155,13 +155,22 @@ class Run:
             driver = [sys.executable, "-m", "tests.programs.bench.spark_driver", job]
             return self._run([*driver, json.dumps(asdict(given)), kept])
 
-    @staticmethod
-    def _done(line: Line, taken: Taken, records: int) -> None:
-        if line.problem is None:
-            told = json.loads(taken.output.strip().splitlines()[-1])
-            line.start, line.work = told["start"], told.get("again", told["first"])
-            if told["records"] != records:
-                line.problem = f"{told['records']:,} records of {records:,} were there"
+    def _done(self, line: Line, taken: Taken, records: int) -> None:
+        if line.problem is not None:
+            return
+        told = json.loads(taken.output.strip().splitlines()[-1])
+        line.start, line.work = told["start"][0], told.get("again", told["first"])[0]
+        if told["records"] != records:
+            line.problem = f"{told['records']:,} records of {records:,} were there"
+        elif line.job == "stream":
+            self._report.lines.remove(line)
+            for name in STREAMS:
+                # The first one with the session that was started for it.
+                stages = [told[stage] for stage in ("start", name) if stage == name or name == "first"]
+                seconds, spark, servers = map(sum, zip(*stages, strict=True))
+                start = line.start if name == "first" else None
+                each = replace(line, job=f"stream, {name}", seconds=seconds, start=start, work=told[name][0])
+                self._report.lines.append(replace(each, cpu=spark, servers=servers if line.way else None))
 
     def _export(self, what: str, stored: Stored, target: Path) -> None:
         command = ["export", TOPIC, "--storage", stored.url, "--cluster-id", stored.cluster, "--json"]

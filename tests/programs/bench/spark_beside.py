@@ -24,7 +24,7 @@ from tests.clients.programs import SPARK, Missing
 from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench.kafka_measure import Amount, Servers, fill, new_topic
-from tests.programs.bench.spark_driver import Given
+from tests.programs.bench.spark_driver import STREAMS, Given
 from tests.programs.bench.strandline_cluster import StrandlineCluster
 
 MEGABYTES: Final = {"full": 2_000.0, "quick": 128.0, "tiny": 2.0}
@@ -68,7 +68,7 @@ WAYS: Final = {"read": SOURCES, "stream": SOURCES, "sink": SINKS}
 WANTED: Final = (
     ("read", OURS, KAFKA_DEFAULT, 3.0),
     ("read", OURS, KAFKA_TUNED, 2.5),
-    ("stream", OURS, KAFKA_DEFAULT, 1.5),
+    *(("stream, " + which, OURS, KAFKA_DEFAULT, 1.5) for which in STREAMS),
     ("sink", OUR_SINK, KAFKA_SINK, 1.0),
 )
 """How many times as fast one way is to be as the other."""
@@ -115,6 +115,7 @@ class Beside:
                                 self._jars,
                                 records // 2 if writes else records,
                                 self._size,
+                                cluster.pids,
                             )
                             each(job, way, given, servers)
 

@@ -1,4 +1,4 @@
-"""One job of Spark in a process of its own, and how long its stages took: a line of JSON.
+"""One job of Spark in a process of its own, and what its stages took: a line of JSON.
 
 `python -m tests.programs.bench.spark_driver JOB GIVEN FOLDER`, where JOB is one of JOBS and GIVEN are the
 fields of `Given` as JSON.
@@ -7,9 +7,10 @@ fields of `Given` as JSON.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark import session
+from tests.programs.bench import processor
 
-TRIGGERS: Final = 8
-"""Batches of a stream, about."""
+STREAMS: Final = {"first": 8, "again": 8, "larger": 2}
+"""Batches of each stream of a session, about. The first one starts and loads what all streams need."""
 _SUM: Final = ("count(*)", "sum(length(value) + partition + offset * 0)")
 """What is asked of all columns, and costs nothing."""
 
@@ -37,6 +39,8 @@ class Given:
     records: int = 0
     """To be read, or written."""
     record_bytes: int = 0
+    servers: Sequence[int] = ()
+    """Processes of the cluster."""
 
     def brokers(self) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.bootstrap}
@@ -48,15 +52,21 @@ class Given:
 
 
 class Stages:
-    """Seconds of each stage, one after the other."""
+    """What each stage took, one after the other."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._since = time.monotonic()
+    def __init__(self, servers: Sequence[int]) -> None:
+        self._servers = servers
+        self.taken: dict[str, tuple[float, float, float]] = {}
+        """Seconds; processor seconds of this process and all below it, and of the servers meanwhile."""
+        self._since = self._now()
 
     def end(self, name: str) -> None:
-        now = time.monotonic()
-        self.seconds[name], self._since = now - self._since, now
+        now = self._now()
+        seconds, spark, servers = (later - earlier for later, earlier in zip(now, self._since, strict=True))
+        self.taken[name], self._since = (seconds, spark, servers), now
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), processor.used([os.getpid()]), processor.used(self._servers)
 
 
 def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
@@ -71,7 +81,12 @@ def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int
 
 
 def stream(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
-    """Read all columns in some micro-batches, which count their rows."""
+    """Read all columns by each of STREAMS, whose micro-batches count their rows."""
+    counts = {_streamed(spark, stages, given, folder / name, name) for name in STREAMS}
+    return counts.pop() if len(counts) == 1 else -1
+
+
+def _streamed(spark: SparkSession, stages: Stages, given: Given, folder: Path, name: str) -> int:
     counted: list[int] = []
 
     def count(batch: DataFrame, number: int) -> None:
@@ -81,15 +96,15 @@ def stream(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> i
 
     query = (
         spark.readStream.format(given.format)
-        .options(**given.source(), maxOffsetsPerTrigger=str(given.records // TRIGGERS + 1))
+        .options(**given.source(), maxOffsetsPerTrigger=str(given.records // STREAMS[name] + 1))
         .load()
         .writeStream.foreachBatch(count)
-        .option("checkpointLocation", str(folder / "stream"))
+        .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
-    stages.end("first")
+    stages.end(name)
     return sum(counted)
 
 
@@ -121,7 +136,8 @@ JOBS: Final[dict[str, Callable[[SparkSession, Stages, Given, Path], int]]] = {
 
 
 def main(job: str, told: str, folder: str) -> None:
-    stages, given = Stages(), Given(**json.loads(told))
+    given = Given(**json.loads(told))
+    stages = Stages(given.servers)
     configs: dict[str, Any] = {}
     if given.jars:
         configs["spark.driver.extraClassPath"] = ":".join(map(str, sorted(Path(given.jars).glob("*.jar"))))
@@ -130,7 +146,7 @@ def main(job: str, told: str, folder: str) -> None:
     counted = JOBS[job](spark, stages, given, Path(folder))
     spark.stop()
     stages.end("stop")
-    print(json.dumps({"records": counted, **stages.seconds}))
+    print(json.dumps({"records": counted, **stages.taken}))
 
 
 if __name__ == "__main__":

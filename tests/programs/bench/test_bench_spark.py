@@ -15,7 +15,7 @@ from tests.programs.bench import processor, spark_bench, spark_beside
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.spark_bench import Line, Report, Run, growth
 from tests.programs.bench.spark_beside import WAYS, Beside
-from tests.programs.bench.spark_driver import Given
+from tests.programs.bench.spark_driver import STREAMS, Given
 from tests.programs.bench.spark_storage import GrowingStorage
 
 
@@ -62,7 +62,8 @@ def test_every_job_runs_at_every_size_and_what_is_missing_is_a_problem(
             records = given.records
             # Strandline's are twice as fast as what is beside them.
             again = 1.0 if given.format == "strandline" else 2.0
-            told = {"records": records - lost, "start": 1.0, "first": again, "again": again}
+            took = [again, 2 * again, 0.5]
+            told = {"records": records - lost, "start": [1.0, 3.0, 0.5]} | dict.fromkeys(STREAMS, took)
         if "export" in command:
             target = Path(command[command.index("--to") + 1])
             target.mkdir(parents=True)
@@ -87,6 +88,15 @@ def test_every_job_runs_at_every_size_and_what_is_missing_is_a_problem(
         in told
     )
     assert "sink, 1,000 B a record, 4 MB: Strandline's sink, exactly once is 2.0 times" in told
+    for which in () if lost else STREAMS:
+        assert f"stream, {which}, 1,000 B a record, 4 MB: Strandline's source is 2.0 times Kafka's" in told
+    if not lost:
+        report = Report("tiny")
+        Run(tmp_path / "streams", report, [1000], ["stream"]).go()
+        first, again, larger, *_ = report.lines
+        assert [first.job, again.job, larger.job] == ["stream, first", "stream, again", "stream, larger"]
+        assert (first.seconds, first.start, first.cpu, first.work) == (2.0, 1.0, 5.0, 1.0)
+        assert (again.seconds, again.start, again.cpu, again.work) == (1.0, None, 2.0, 1.0)
     (tuned,) = [line for line in told.splitlines() if "Kafka's source, tuned" in line and "- " not in line][
         :1
     ]

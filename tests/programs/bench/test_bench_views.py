@@ -73,6 +73,7 @@ def test_a_peer_that_cannot_be_installed_or_run_is_named(tmp_path: Path) -> None
     assert rate is None
     assert why.startswith("bytewax group failed: ")
     rates = {"group strandline": 6.0, "group pathway": 2.0}
-    lines = views_peers.lines(rates, {"committed_group": 3.0})
-    assert lines[2][1:] == ["pathway", "2.0 /s", "1.5", "3.0", "3"]
-    assert lines[3][2:5] == ["-", "-", "-"]
+    lines = views_peers.lines(rates, {"committed_group": 3.0, "coming_group": 1.0})
+    assert [line[2] for line in lines[:3]] == ["3.0 /s", "1.0 /s", "6.0 /s"]
+    assert lines[3][1:] == ["pathway", "2.0 /s", "1.5", "3.0", "3"]
+    assert lines[4][2:5] == ["-", "-", "-"]

@@ -125,9 +125,10 @@ class Run:
         for made in admin.create_topics(topics).values():
             made.result(30)
         for work in views_peers.WORKS:
-            self._report.cluster[f"committed_{work}"] = views_peers.committed_rate(
+            whole, coming = views_peers.committed_rate(
                 work, self._beside, self._cluster.description.bootstrap, self._live, self._apply
             )
+            self._report.cluster |= {f"committed_{work}": whole, f"coming_{work}": coming}
 
     def _watched(self, watcher: Watcher) -> None:
         found = self._report.cluster

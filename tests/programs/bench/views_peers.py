@@ -1,8 +1,9 @@
 """Views beside Pathway, Bytewax, DuckDB and Spark Structured Streaming: the same lines of JSON, in one run.
 
-Rows a second of processor. The peers read files and write none to Kafka, so views stand there twice: without
-Kafka, as the peers, and from Fetch to the committed transaction. Pathway and Bytewax are put into a
-throw-away environment; one that cannot be installed is named with the reason.
+Rows a second of processor. The peers read files and write none to Kafka, so views stand there three times:
+without Kafka, as the peers; from Fetch to the committed transaction where all rows are there at once, as they
+are in the peers' files; and the same while rows are being written, in as many small steps as that makes.
+Pathway and Bytewax are put into a throw-away environment; what cannot be installed is named with the reason.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ PARTS: Final = 8
 FILL: Final = 20_000
 PEER_SECONDS: Final = 900.0
 WAIT_SECONDS: Final = 600.0
+REQUEST_SECONDS: Final = 60.0
+TRANSACTION_MS: Final = 900_000
 BIDS: Final = "CREATE TABLE bids (auction BIGINT, bidder BIGINT, price BIGINT) OPTIONS (topic '{}_bids');\n"
 PROGRAMS: Final = {
     "group": BIDS.format("group")
@@ -59,9 +62,9 @@ TOPICS: Final = {"group_bids": "delete", "join_bids": "delete", "join_auctions":
 """With their cleanup.policy."""
 
 
-def bids(rows: int) -> Iterator[bytes]:
+def bids(rows: int, first: int = 0) -> Iterator[bytes]:
     """Bids of about 137 bytes, uniformly spread over as many keys as there are rows at most."""
-    for at in range(rows):
+    for at in range(first, first + rows):
         yield (
             b'{"auction":%d,"bidder":%d,"price":%d,"channel":"channel-%d",'
             b'"url":"https://www.nexmark.com/%d/item.htm","date_time":%d}'
@@ -149,7 +152,7 @@ class Worked:
         """Take a step's records; the number of those that are written."""
         name, reader = self._readers[topic]
         said = self._circuit.step({name: reader.rows(records)})
-        return sum(1 for _ in json_rows.records(self._view, said[self._sink]))
+        return len(json_rows.columns(self._view, said[self._sink])[0])
 
 
 def own_rate(work: str, rows: int) -> float:
@@ -173,11 +176,20 @@ def committed_rate(
     bootstrap: str,
     running: Callable[[str], dict[str, Any]],
     apply: Callable[[str, str], None],
-) -> float:
-    """Rows a second of a version's process, from Fetch to the committed transaction; topics are empty."""
-    producer = Producer(client_config(bootstrap, linger_ms=20, enable_idempotence=True))
+) -> tuple[float, float]:
+    """Rows a second of a version's process, from Fetch to the committed transaction; topics are empty.
 
-    def send(topic: str, lines: Iterator[bytes], *, keyed: bool) -> int:
+    First of rows that are there at once, since they are in one transaction, then of as many that are written
+    meanwhile.
+    """
+    plain = Producer(client_config(bootstrap, linger_ms=20, enable_idempotence=True))
+    whole = Producer(
+        client_config(
+            bootstrap, linger_ms=20, transactional_id=f"bench.{work}", transaction_timeout_ms=TRANSACTION_MS
+        )
+    )
+
+    def send(producer: Producer, topic: str, lines: Iterator[bytes], *, keyed: bool = False) -> int:
         count = 0
         for at, value in enumerate(lines):
             while True:
@@ -199,14 +211,20 @@ def committed_rate(
             time.sleep(0.1)
 
     apply(work, PROGRAMS[work])
-    known = send("join_auctions", auctions(rows), keyed=True) if work == "join" else 0
+    known = send(plain, "join_auctions", auctions(rows), keyed=True) if work == "join" else 0
     wait(known)
     process = running(work)["process"]
-    before = seconds(process)
-    wait(known + send(f"{work}_bids", bids(rows), keyed=False))
+    whole.init_transactions(REQUEST_SECONDS)
+    whole.begin_transaction()
+    known += send(whole, f"{work}_bids", bids(rows))
+    began = seconds(process)
+    whole.commit_transaction(REQUEST_SECONDS)
+    wait(known)
+    between = seconds(process)
+    wait(known + send(plain, f"{work}_bids", bids(rows, rows)))
     if running(work)["process"] != process:
         raise TimeoutError(f"{work}: its process ended meanwhile")
-    return rows / (seconds(process) - before)
+    return rows / (between - began), rows / (seconds(process) - between)
 
 
 def measure(folder: Path, rows: int, uv: Path) -> tuple[dict[str, float], list[str]]:
@@ -239,7 +257,9 @@ def lines(rates: dict[str, float], committed: dict[str, float]) -> list[list[str
     rows = []
     for work, peers in WORKS.items():
         whole, alone = committed.get(f"committed_{work}"), rates.get(f"{work} strandline")
+        coming = committed.get(f"coming_{work}")
         rows.append([work, "Strandline, from Fetch to commit", shown(whole, "/s"), "", "", ""])
+        rows.append(["", "the same, rows as they are written", shown(coming, "/s"), "", "", ""])
         rows.append(["", "Strandline, without Kafka", shown(alone, "/s"), "", "", ""])
         for peer in peers:
             rate = rates.get(f"{work} {peer}")

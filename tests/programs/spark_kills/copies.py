@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from typing import Any, Final
 
-from strandline.snapshot.spark.sink.brokers import Brokers
+from strandline.snapshot.producing.brokers import Brokers
+from strandline.snapshot.producing.transactions import open_ids
 from strandline.snapshot.spark.sink.options import parse
-from strandline.snapshot.spark.sink.transactions import open_ids
 from tests.programs.spark_kills.driver import TRANSACTION_SECONDS
 from tests.spark.sink_play import values
 

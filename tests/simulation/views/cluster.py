@@ -21,7 +21,7 @@ from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.compaction.holding import PartitionHold
 from strandline.node.views import view_host
 from strandline.node.views.view_process import SUBMIT_SECONDS, Inputs, VersionName, release_all
-from strandline.statemachine.controller.controller_commands import Command
+from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, Command
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, MAX_MESSAGE_BYTES
 from strandline.statemachine.controller.view_state import (
@@ -53,7 +53,7 @@ class Cluster:
         self.findings: list[Finding] = []
         self.outcomes: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
-        self.controller = Log(nodes=3, level=2)
+        self.controller = Log(nodes=3, level=FEATURE_LEVEL)
         self.machine = self.controller.machine
         self.kafka = Kafka(self.machine, lambda: world.now)
         self.kafka.committed = self._committed

@@ -6,12 +6,19 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from kio.schema.errors import ErrorCode
 
 from strandline.cluster.view_worker import fetched, process
 from strandline.cluster.view_worker.fetched import Fetched, InputGone
-from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses, number_of
+from strandline.cluster.view_worker.node_link import (
+    HoldLost,
+    Known,
+    NodeLink,
+    NodeRefuses,
+    TopicPlace,
+    number_of,
+)
 from strandline.cluster.view_worker.store_thread import POLICY, BlockingStore
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.node.controller.client import Unavailable
@@ -72,7 +79,7 @@ class Process:
         around = Surroundings(
             lambda config: cast(Consumer, SimConsumer(self, config)),
             lambda _, __, ___: SimFetcher(self),
-            lambda config: cast(Producer, SimProducer(self, config)),
+            lambda _, name: SimProducer(self, name),
             lambda _: cast(BlockingStore, SimBlockingStore(self)),
             self.cluster.merging,
             lambda: self.world.now,
@@ -238,9 +245,6 @@ class SimConsumer:
         self._owner, self._kafka = owner, owner.cluster.kafka
         self._group = str(config["group.id"])
 
-    def consumer_group_metadata(self) -> str:
-        return self._group
-
     def committed(self, places: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         def effect() -> list[TopicPartition]:
             known = self._kafka.offsets[self._group]
@@ -321,30 +325,28 @@ class SimFetcher:
 class SimProducer:
     """A transactional producer: records and offsets reach the brokers before the transaction ends."""
 
-    def __init__(self, owner: Process, config: Mapping[str, Any]) -> None:
+    def __init__(self, owner: Process, name: str) -> None:
         self._owner, self._kafka = owner, owner.cluster.kafka
-        self._name = str(config["transactional.id"])
+        self._name = name
         self._epoch = 0
         self._records: list[tuple[str, bytes, bytes | None]] = []
 
-    def init_transactions(self, timeout: float) -> None:
+    def connect(self) -> None:
+        """It is connected."""
+
+    def take_over(self) -> None:
         self._epoch = self._owner.ask("init", lambda: self._kafka.begin(self._name))
 
-    def list_topics(self, topic: str, timeout: float) -> None:
-        """Only connects."""
+    def write(self, place: TopicPlace, keys: Any, values: Any) -> None:
+        rows = zip(keys.to_pylist(), values.to_pylist(), strict=True)
+        self._records += [(place.name, key, value) for key, value in rows]
 
-    def begin_transaction(self) -> None:
-        self._records = []
-
-    def produce_batch(self, topic: str, messages: list[dict[str, Any]]) -> int:
-        self._records += [(topic, one["key"], one["value"]) for one in messages]
-        return len(messages)
-
-    def send_offsets_to_transaction(self, offsets: list[TopicPartition], group: str, timeout: float) -> None:
+    def commit(self, offsets: Mapping[Place, int], metadata: str) -> None:
         records, self._records = self._records, []
-        self._owner.ask("write", lambda: self._kafka.write(self._name, self._epoch, records, group, offsets))
-
-    def commit_transaction(self, timeout: float) -> None:
+        rows = [TopicPartition(*place, offset, metadata) for place, offset in offsets.items()]
+        self._owner.ask(
+            "write", lambda: self._kafka.write(self._name, self._epoch, records, self._name, rows)
+        )
         self._owner.ask("commit", lambda: self._kafka.commit(self._name, self._epoch))
         if self._owner.cluster.loses(self._owner, "commit"):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "the answer was lost"))

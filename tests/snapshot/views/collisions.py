@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from strandline.snapshot.views import hashing
-from strandline.snapshot.views.hashing import RowHashes
+from strandline.snapshot.views.hashing import Hashes
 
-_ROW_HASHES: Final = hashing.row_hashes
+_HALVES: Final = hashing.halves
 
 
 @contextmanager
@@ -23,10 +23,9 @@ def four_bit_hashes(there: bool = True) -> Iterator[None]:
         yield
         return
 
-    def few(rows: pl.DataFrame) -> RowHashes:
-        low, high = _ROW_HASHES(rows)
+    def few(rows: pl.DataFrame, wanted: tuple[int, ...]) -> tuple[Hashes, ...]:
         bits = np.uint64(60)
-        return RowHashes((low >> bits) << bits, (high >> bits) << bits)
+        return tuple((half >> bits) << bits for half in _HALVES(rows, wanted))
 
-    with mock.patch.object(hashing, "row_hashes", few):
+    with mock.patch.object(hashing, "halves", few):
         yield

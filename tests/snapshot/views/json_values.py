@@ -8,8 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.json_records import Record
-from strandline.statemachine.views.plan import Source
+from strandline.snapshot.views.sink import Changes
+from strandline.statemachine.views.plan import Sink, Source
 from strandline.statemachine.views.types import Type
 
 COLUMNS = tuple((kind.value.lower(), kind) for kind in Type)
@@ -28,6 +30,12 @@ VALUES = {
 def source(*columns: tuple[str, Type], mode: str = "append", skip: bool = False) -> Source:
     options = tuple((name, "skip" if name == "on_error" and skip else value) for name, value in OPTIONS)
     return Source("t", mode, options, columns)
+
+
+def records(sink: Sink, changes: Changes) -> list[tuple[bytes, bytes | None]]:
+    """Key and value of each record that a view writes."""
+    keys, values = json_rows.columns(sink, changes)
+    return [*zip(keys.to_pylist(), values.to_pylist(), strict=True)]
 
 
 def record(value: Any, key: Any = None, offset: int = 7) -> Record:

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from strandline.snapshot.views.evaluate import DTYPES
 from strandline.snapshot.views.json_records import BadRecord, Record, RecordReader, batch_of
-from strandline.snapshot.views.json_rows import records
 from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.zset import chosen, zset
 from strandline.statemachine.views.plan import Sink
 from strandline.statemachine.views.types import Type
-from tests.snapshot.views.json_values import COLUMNS, VALUES, record, source
+from tests.snapshot.views.json_values import COLUMNS, VALUES, record, records, source
 
 ROWS = st.tuples(*(VALUES[kind] for kind in Type))
 
@@ -35,12 +34,12 @@ def test_what_a_view_writes_a_table_of_the_same_columns_reads(rows: list[tuple[A
     everything = tuple(range(len(COLUMNS)))
     sink = Sink(table, tuple(name for name, _ in COLUMNS), everything, 1)
     frame = zset(tuple(DTYPES[kind] for kind in Type), rows).rows
-    written = [*records(sink, Changes(frame, frame.clear()))]
+    written = records(sink, Changes(frame, frame.clear()))
     read = RecordReader(table, everything).rows(batch_of([Record(0, 0, 0, *one) for one in written]))
     assert list(read.weights) == [1] * len(rows)
     for found, row in zip(read.rows.iter_rows(), frame.iter_rows(), strict=True):
         assert all(map(same, found, row))
-    gone = [*records(sink, Changes(frame.clear(), chosen(frame, everything)))]
+    gone = records(sink, Changes(frame.clear(), chosen(frame, everything)))
     assert [value for _, value in gone] == [None] * len(rows)
     assert [key for key, _ in gone] == [key for key, _ in written]
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from strandline.snapshot.views import json_columns
 from strandline.snapshot.views.evaluate import DTYPES
 from strandline.snapshot.views.json_records import BadRecord, RecordReader, batch_of
-from strandline.snapshot.views.json_rows import _plain, records
+from strandline.snapshot.views.json_rows import _plain
 from strandline.snapshot.views.sink import Changes
 from strandline.snapshot.views.zset import chosen, zset
 from strandline.statemachine.views.plan import Sink
 from strandline.statemachine.views.types import Type
-from tests.snapshot.views.json_values import COLUMNS, VALUES, record, source
+from tests.snapshot.views.json_values import COLUMNS, VALUES, record, records, source
 
 PLAIN: Final = (
     ("a", Type.BIGINT),
@@ -187,4 +187,4 @@ def test_records_are_what_json_dumps_makes_of_a_row(rows: list[tuple[Any, ...]])
         wanted.append(
             (dumped([values[at] for at in sink.key]), dumped(dict(zip(sink.names, values, strict=True))))
         )
-    assert [*records(sink, Changes(frame, keys))] == [*wanted, *((key, None) for key, _ in wanted)]
+    assert records(sink, Changes(frame, keys)) == [*wanted, *((key, None) for key, _ in wanted)]

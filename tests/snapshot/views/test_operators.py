@@ -197,20 +197,37 @@ def test_a_sink_goes_only_forward(start: Phase, end: Phase) -> None:
 
 def test_a_sink_says_nothing_in_silence_and_dumps_only_in_a_dump() -> None:
     sink = Sink("out", FACTS, (0,))
-    delta = of([((1, "a", 1.0), 1), ((2, "b", None), -1)])
+    plain = of([((1, "a", 1.0), 1), ((2, "b", None), -1)])
+    delta, _ = sink.step((plain,))
     assert sink.emit(delta) is None
     with pytest.raises(ViewInvariant, match="dumps nothing while it is silent"):
         sink.dump(delta)
     sink.move(Phase.DUMPING)
     with pytest.raises(ViewInvariant, match="follows nothing while it is dumping"):
         sink.emit(delta)
-    assert sink.dump(of([((1, "a", 1.0), 1)])).rows.rows() == [(1, "a", 1.0)]
+    assert sink.dump(sink.step((of([((1, "a", 1.0), 1)]),))[0]).rows.rows() == [(1, "a", 1.0)]
     sink.move(Phase.FOLLOWING)
     said = sink.emit(delta)
     assert said is not None
     assert said.rows.rows() == [(1, "a", 1.0)]
     assert said.removed.rows() == [(2,)]
     with pytest.raises(ViewInvariant, match="two rows of one key"):
-        sink.emit(of([((1, "a", 1.0), 1), ((1, "b", 1.0), 1)]))
+        sink.emit(sink.step((of([((1, "a", 1.0), 1), ((1, "b", 1.0), 1)]),))[0])
+    with pytest.raises(ViewInvariant, match="and nothing else"):
+        sink.emit(plain)
     with pytest.raises(ViewInvariant, match="cannot load"):
         sink.load(Sink("other", FACTS, (0,)).state())
+
+
+@pytest.mark.parametrize("collide", [False, True])
+def test_a_sink_tells_keys_of_one_hash_apart(collide: bool) -> None:
+    """Their rows lie between each other in a run, whose order is that of rows' hashes."""
+    sink = Sink("out", FACTS, (0,))
+    sink.move(Phase.FOLLOWING)
+    with four_bit_hashes(collide):
+        changed = [((number, "old", 1.0), -1) for number in range(60)]
+        changed += [((number, "new", 2.0), 1) for number in range(0, 60, 2)]
+        said = sink.emit(sink.step((of(changed),))[0])
+    assert said is not None
+    assert sorted(said.rows.rows()) == [(number, "new", 2.0) for number in range(0, 60, 2)]
+    assert sorted(said.removed.rows()) == [(number,) for number in range(1, 60, 2)]

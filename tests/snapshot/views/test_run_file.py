@@ -144,10 +144,10 @@ def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_run_of_another_hash_is_hashed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = hashing.row_hashes
+    old = hashing.halves
     with monkeypatch.context() as patch:
         patch.setattr(hashing, "KIND", "other")
-        patch.setattr(hashing, "row_hashes", lambda rows: hashing.RowHashes(*old(rows)[::-1]))
+        patch.setattr(hashing, "halves", lambda rows, wanted: old(rows, tuple(1 - one for one in wanted)))
         path = written(tmp_path)
     again = map_run(path)
     assert np.array_equal(again.hashes, np.sort(again.hashes))

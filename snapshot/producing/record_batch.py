@@ -13,7 +13,7 @@ from typing import Final
 from crc32c import crc32c
 
 from strandline.snapshot.compression import Compression, compress
-from strandline.snapshot.spark.sink.transactions import Producer
+from strandline.snapshot.producing.transactions import Producer
 
 _COVERED: Final = struct.Struct(">hiqqqhii")
 _FRONT: Final = struct.Struct(">qiibI")
@@ -101,18 +101,31 @@ def record_batch(
     compression: Compression,
 ) -> bytes:
     """A transactional batch. `tails`: key, value and headers of each record; timestamps in Unix ms."""
-    records = compress(compression, _records(tails, timestamps))
-    covered = (
-        _COVERED.pack(
-            _TRANSACTIONAL | compression,
-            len(tails) - 1,
-            timestamps[0],
-            max(timestamps),
-            producer.producer_id,
-            producer.epoch,
-            sequence,
-            len(tails),
-        )
-        + records
+    records = _records(tails, timestamps)
+    return framed(records, len(tails), timestamps[0], max(timestamps), producer, sequence, compression)
+
+
+def framed(
+    records: bytes | memoryview[int],
+    count: int,
+    first_time: int,
+    newest_time: int,
+    producer: Producer,
+    sequence: int,
+    compression: Compression,
+) -> bytes:
+    """A transactional batch of `count` records that lie one behind the other; times in Unix ms."""
+    packed = compress(compression, records) if compression else records
+    covered = _COVERED.pack(
+        _TRANSACTIONAL | compression,
+        count - 1,
+        first_time,
+        newest_time,
+        producer.producer_id,
+        producer.epoch,
+        sequence,
+        count,
     )
-    return _FRONT.pack(0, _BEHIND_LENGTH + len(covered), _NO_EPOCH, _MAGIC, crc32c(covered)) + covered
+    length = _BEHIND_LENGTH + len(covered) + len(packed)
+    front = _FRONT.pack(0, length, _NO_EPOCH, _MAGIC, crc32c(packed, crc32c(covered)))
+    return b"".join((front, covered, packed))

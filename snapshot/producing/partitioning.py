@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 
 _SEED: Final = np.uint32(0x9747B28C)
 _M: Final = np.uint32(0x5BD1E995)
@@ -13,22 +14,28 @@ _M: Final = np.uint32(0x5BD1E995)
 
 def partitions_of(keys: Sequence[bytes], count: int) -> Any:
     """The partition of each key, an array; `count`: partitions of the topic."""
+    return places_of(pa.array(keys, pa.large_binary()), count)
+
+
+def places_of(keys: Any, count: int) -> Any:
+    """The partition of each key of an Arrow array of large binaries without nulls, an array."""
     found = np.empty(len(keys), np.int64)
-    by_length: dict[int, list[int]] = {}
-    for number, key in enumerate(keys):
-        by_length.setdefault(len(key), []).append(number)
-    for length, numbers in by_length.items():
-        joined = b"".join([keys[number] for number in numbers])
-        found[numbers] = _hashes(joined, length, len(numbers))
+    _, edges, content = keys.buffers()
+    starts = np.frombuffer(edges, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    letters = np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    lengths = np.diff(starts)
+    for length in np.unique(lengths).tolist():
+        chosen = np.flatnonzero(lengths == length)
+        found[chosen] = _hashes(letters[starts[chosen, None] + np.arange(length)])
     return (found & 0x7FFFFFFF) % count
 
 
-def _hashes(joined: bytes, length: int, count: int) -> Any:
-    """murmur2 of so many keys of one length, all at once."""
-    bytes_ = np.frombuffer(joined, np.uint8).reshape(count, length)
+def _hashes(keys: Any) -> Any:
+    """murmur2 of keys of one length, all at once: a row of bytes each."""
+    count, length = keys.shape
     state = np.full(count, _SEED ^ np.uint32(length), np.uint32)
     whole = length // 4
-    words = np.ascontiguousarray(bytes_[:, : 4 * whole]).view("<u4") if whole else None
+    words = np.ascontiguousarray(keys[:, : 4 * whole]).view("<u4") if whole else None
     for number in range(whole):
         assert words is not None
         word = words[:, number] * _M
@@ -36,7 +43,7 @@ def _hashes(joined: bytes, length: int, count: int) -> Any:
         word *= _M
         state *= _M
         state ^= word
-    rest = bytes_[:, 4 * whole :]
+    rest = keys[:, 4 * whole :]
     if rest.shape[1]:
         for number in range(rest.shape[1] - 1, -1, -1):
             state ^= rest[:, number].astype(np.uint32) << np.uint32(8 * number)

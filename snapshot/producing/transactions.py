@@ -6,7 +6,7 @@ what was recorded, and said again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,8 +26,8 @@ from strandline.snapshot.connection import (
     ConnectionLost,
     by_topic,
 )
-from strandline.snapshot.spark.sink.brokers import GROUP, TRANSACTION, Brokers, first_code
-from strandline.snapshot.spark.sink.errors import Fenced, SinkError
+from strandline.snapshot.producing.brokers import GROUP, TRANSACTION, Brokers, first_code
+from strandline.snapshot.producing.errors import Fenced, SinkError
 
 ONGOING: Final = "Ongoing"
 ABORTED: Final = ("PrepareAbort", "CompleteAbort")
@@ -53,16 +53,19 @@ class Producer:
     epoch: int
 
 
-def begin(brokers: Brokers, transactional_id: str, timeout_seconds: float) -> Producer:
+def begin(
+    brokers: Brokers, transactional_id: str, timeout_seconds: float, own: Producer | None = None
+) -> Producer:
     """Take a transactional id: the one that had it is fenced, and what it left open is aborted.
 
-    Raises SinkError, Unanswered.
+    `own` is the identity that the caller has: it gets the next epoch, unless another one has taken the id
+    since (KIP-360). Raises SinkError, Unanswered, and Fenced for an `own` that is not the newest.
     """
     request = INIT_PRODUCER_ID.request.InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout=timedelta(seconds=timeout_seconds),
-        producer_id=_NONE,
-        producer_epoch=_NONE,
+        producer_id=_NONE if own is None else own.producer_id,
+        producer_epoch=_NONE if own is None else own.epoch,
     )
     answer = brokers.ask_coordinator(
         TRANSACTION, transactional_id, INIT_PRODUCER_ID, request, lambda told: told.error_code
@@ -72,6 +75,8 @@ def begin(brokers: Brokers, transactional_id: str, timeout_seconds: float) -> Pr
             f"the cluster allows no transactions of {timeout_seconds:g} s: set the option "
             "'transactionTimeoutSeconds' to its transactions.max_timeout_seconds or less"
         )
+    if own is not None and answer.error_code in FENCED:
+        raise Fenced(f"{transactional_id}: {answer.error_code.name}")
     if answer.error_code is not ErrorCode.none:
         raise SinkError(f"transactional id {transactional_id!r} cannot be used: {answer.error_code.name}")
     return Producer(transactional_id, answer.producer_id, answer.producer_epoch)
@@ -105,10 +110,10 @@ def add_partitions(brokers: Brokers, producer: Producer, places: Iterable[tuple[
     _check(producer, code_of(answer))
 
 
-def commit_offset(
-    brokers: Brokers, producer: Producer, group: str, topic: str, offset: int, metadata: str
+def commit_offsets(
+    brokers: Brokers, producer: Producer, group: str, offsets: Mapping[tuple[str, int], int], metadata: str
 ) -> None:
-    """Make an offset of a group, at the topic's partition 0, part of the open transaction.
+    """Make offsets of a group, by topic and partition, part of the open transaction, with their metadata.
 
     Raises Fenced, SinkError, Unanswered.
     """
@@ -123,12 +128,18 @@ def commit_offset(
     )
     _check(producer, answer.error_code)
     types = TXN_OFFSET_COMMIT.request
-    row = types.TxnOffsetCommitRequestPartition(
-        partition_index=0,
-        committed_offset=offset,
-        committed_leader_epoch=_NONE,
-        committed_metadata=metadata,
-    )
+    topics = []
+    for topic, numbers in by_topic(offsets).items():
+        rows = [
+            types.TxnOffsetCommitRequestPartition(
+                partition_index=number,
+                committed_offset=offsets[topic, number],
+                committed_leader_epoch=_NONE,
+                committed_metadata=metadata,
+            )
+            for number in numbers
+        ]
+        topics.append(types.TxnOffsetCommitRequestTopic(name=topic, partitions=tuple(rows)))
     request = types.TxnOffsetCommitRequest(
         transactional_id=producer.transactional_id,
         group_id=group,
@@ -137,7 +148,7 @@ def commit_offset(
         generation_id=_ANY_GENERATION,
         member_id="",
         group_instance_id=None,
-        topics=(types.TxnOffsetCommitRequestTopic(name=topic, partitions=(row,)),),
+        topics=tuple(topics),
     )
 
     def code_of(answer: Any) -> ErrorCode:

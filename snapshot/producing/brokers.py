@@ -23,7 +23,7 @@ from strandline.snapshot.connection import (
     ConnectionLost,
     metadata_request,
 )
-from strandline.snapshot.spark.sink.errors import SinkError, Unanswered
+from strandline.snapshot.producing.errors import SinkError, Unanswered
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -50,7 +50,7 @@ class Deadline:
         if time.monotonic() + self._pause > self._end:
             raise Unanswered(
                 f"{what}: no success for {self.seconds:.0f} s, at last: {reason}; see to the cluster, "
-                "and start the query again: what was decided stays, the rest is written again"
+                "and start again: what was decided stays, the rest is written again"
             )
         time.sleep(self._pause * random.uniform(0.5, 1.0))
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
@@ -67,9 +67,19 @@ class Address(NamedTuple):
 class Brokers:
     """Connections are made when they are needed, and kept until `close`. Not for several threads."""
 
-    def __init__(self, bootstrap: Sequence[Address], seconds: float) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[Address],
+        seconds: float,
+        connect: Callable[[str, int], Connection] = Connection,
+    ) -> None:
+        """`connect` makes the connection to a host and a port; it raises ConnectionLost."""
         self.seconds = seconds
         """Longest that one question waits for its final answer."""
+        self._connect = connect
+        self.interrupted = False
+        """Whether a connection was lost with a question on it, since this was last set to False: a broker may
+        have it still, and take it late."""
         self._bootstrap = bootstrap
         self._connections: dict[tuple[Address, bool], Connection] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
@@ -97,13 +107,14 @@ class Brokers:
         """
         found = self._connections.get((address, records))
         if found is None:
-            found = self._connections[address, records] = Connection(*address)
+            found = self._connections[address, records] = self._connect(*address)
         return found
 
     def drop(self, address: Address, *, records: bool = False) -> None:
         """End the connection to an address, if there is one."""
         connection = self._connections.pop((address, records), None)
         if connection is not None:
+            self.interrupted = True
             connection.close()
 
     # Topics.
@@ -111,12 +122,17 @@ class Brokers:
     def partitions(self, topic: str) -> int:
         """Number of a topic's partitions; raises SinkError for a topic that is not there."""
         if topic not in self._leaders:
-            self._learn_topic(topic)
+            self._learn_topic(topic, expected=False)
         return len(self._leaders[topic])
 
-    def _learn_topic(self, topic: str) -> None:
+    def expect(self, topic: str) -> None:
+        """Learn the leaders of a topic that is there, though a broker may not know of it yet."""
+        if topic not in self._leaders:
+            self._learn_topic(topic, expected=True)
+
+    def _learn_topic(self, topic: str, *, expected: bool) -> None:
         deadline = self.deadline()
-        while not self._learn([topic]):
+        while not self._learn([topic], expected=expected):
             deadline.pause(f"topic {topic!r}", "no broker told of its partitions")
 
     def leader(self, topic: str, partition: int) -> Address | None:
@@ -127,7 +143,7 @@ class Brokers:
         """Learn leaders once more, as far as a broker answers."""
         self._learn([*topics])
 
-    def _learn(self, topics: list[str]) -> bool:
+    def _learn(self, topics: list[str], *, expected: bool = False) -> bool:
         answer = self._any(METADATA, metadata_request(topics))
         if answer is None:
             return False
@@ -135,7 +151,11 @@ class Brokers:
         for topic in answer.topics:
             if topic.error_code is ErrorCode.none:
                 self._leaders[topic.name] = {one.partition_index: one.leader_id for one in topic.partitions}
-            elif topic.error_code is ErrorCode.unknown_topic_or_partition and topic.name not in self._leaders:
+            elif (
+                topic.error_code is ErrorCode.unknown_topic_or_partition
+                and topic.name not in self._leaders
+                and not expected
+            ):
                 raise SinkError(f"there is no topic {topic.name!r}: create it, or mend the name")
             elif topic.error_code not in RETRIABLE:
                 raise SinkError(f"topic {topic.name!r}: {topic.error_code.name}")
