@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from strandline.snapshot.spark.audits import AuditRun, ClusterStorage, Verdict, audit_storages, small
+from strandline.snapshot.spark.audits import (
+    AuditRun,
+    ClusterStorage,
+    Verdict,
+    audit_storages,
+    lacking,
+    small,
+)
+from strandline.snapshot.spark.audits import run as audits_run
+from strandline.snapshot.spark.audits.audit import Audit, Frames
+from strandline.snapshot.spark.audits.checks import AUDITS
 from strandline.snapshot.spark.audits.small import _SETTINGS, SMALL_OFFSETS, held, is_small, settings
 from strandline.snapshot.storage import open_storage
+from strandline.statemachine.controller.controller_commands import Bootstrap
+from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from tests.spark.compacted_cluster import build_compacted
 from tests.spark.damage import Copy
-from tests.spark.stored_cluster import CLUSTER
+from tests.spark.stored_cluster import CLUSTER, NODES, StoredCluster
+from tests.statemachine.controller_harness import registration
 
 NESTED = "id bigint NOT NULL, name string, raw binary, part struct<a: bigint>, some array<struct<b: int>>"
 
@@ -83,6 +97,75 @@ def nested(spark: SparkSession, rows: int) -> DataFrame:
         "array(named_struct('b', CAST(id AS INT)))",
     )  # fmt: skip
     return spark.range(0, rows, 1, 3).selectExpr(*columns).to(spark.createDataFrame([], NESTED).schema)
+
+
+class Asked:
+    """Notes what an audit takes of the frames."""
+
+    def __init__(self, frames: Frames) -> None:
+        self._frames = frames
+        self.taken: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.taken.add(name)
+        return getattr(self._frames, name)
+
+
+def empty_clusters(root: Path) -> dict[str, ClusterStorage]:
+    """Clusters without a topic: a whole one, and some with damage."""
+    made = StoredCluster(root / "whole")
+    made.controller.begin_term(1, 1)
+    made.control(Bootstrap(CLUSTER, "first"))
+    for node in NODES:
+        made.control(registration(node))
+    for _ in range(3):
+        made.advance(made.epoch + 4)
+        made.now += 3_600_000
+        made.checkpoint()
+    copies = {name: Copy(made, root / name) for name in ("differs", "replay", "left")}
+    newest = copies["differs"].indexes(CONTROLLER_GROUP)[-1]
+    for name, nodes in (("differs", NODES[:1]), ("replay", NODES)):
+        copies[name].change_state(
+            CONTROLLER_GROUP, newest, lambda state: state.update(next_group=state["next_group"] + 1), nodes
+        )
+    copies["left"].put_level_zero(1)
+    roots = {"whole": made.root, **{name: copy.root for name, copy in copies.items()}}
+    return {name: ClusterStorage(open_storage(str(path)), CLUSTER) for name, path in roots.items()}
+
+
+@pytest.mark.timeout(400)
+def test_audits_that_are_not_asked_of_an_empty_cluster_would_say_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers: list[int] = []
+    given: list[Frames] = []
+
+    def noted(audits: tuple[Audit, ...], frames: Frames) -> list[Audit]:
+        given.append(frames)
+        numbers.append(len(asked := lacking.asked(audits, frames)))
+        return asked
+
+    monkeypatch.setattr(audits_run, "asked", noted)
+    clusters = empty_clusters(tmp_path)
+    few = dict(zip(clusters, audit_storages(spark, [*clusters.values()]), strict=True))
+    found = {name: {one.name for one in told.results if one.findings} for name, told in few.items()}
+    assert found == {
+        "whole": set(),
+        "differs": {"replicas_agree", "replay"},
+        "replay": {"replay"},
+        "left": {"nothing_collectable_left"},
+    }
+    monkeypatch.setattr(lacking, "lacking", lambda frames: frozenset())
+    for name, told in zip(clusters, audit_storages(spark, [*clusters.values()]), strict=True):
+        assert few[name].results == told.results
+        assert [[*one.counts] for one in few[name].results] == [[*one.counts] for one in told.results]
+    always = [audit.name for audit in AUDITS if not audit.about]
+    assert numbers == [len(always), len(AUDITS)]
+    for audit in AUDITS:
+        frames: Any = Asked(given[0])
+        audit.ask(frames)
+        about = {"tables" if kind.startswith("key") else kind for kind in audit.about}
+        assert audit.name in always or frames.taken & {*lacking.KINDS, "tables"} <= about, audit.name
 
 
 @pytest.mark.timeout(400)

@@ -62,6 +62,11 @@ class Audit(NamedTuple):
     name: str
     question: str
     ask: Callable[[Frames], Answer]
+    counts: tuple[str, ...]
+    """Names of its answer's counts."""
+    about: tuple[str, ...] = ()
+    """Names of `lacking.KINDS` that it is about. Where there is not a row of any, it has nothing to
+    count, to find or to remark, and is not asked. One that names nothing is always asked."""
 
 
 def broken(rows: DataFrame, rules: list[tuple[Column, Column]], *places: str) -> DataFrame:

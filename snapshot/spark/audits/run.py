@@ -25,6 +25,7 @@ from strandline.snapshot.spark.audits.checks import AUDITS
 from strandline.snapshot.spark.audits.collecting import Grace
 from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing, read_document
 from strandline.snapshot.spark.audits.key_tables import read_tables
+from strandline.snapshot.spark.audits.lacking import asked
 from strandline.snapshot.spark.audits.levels import comparisons
 from strandline.snapshot.spark.audits.operator_audit import operators_equal_their_replay
 from strandline.snapshot.spark.audits.proofs import Proof, Published, known_rows, newest_proof, publish
@@ -265,29 +266,28 @@ _PLACE = {
 
 def _results(frames: Frames, places: Sequence[Places]) -> list[list[AuditResult]]:
     """Every audit's result for every storage. All audits go into two jobs: a job costs more than its rows."""
-    answers = [(audit, audit.ask(frames)) for audit in AUDITS]
-    counts: dict[tuple[int, str], dict[str, int]] = {}
-    for row in reduce(DataFrame.union, [_counted(audit, answer) for audit, answer in answers]).collect():
-        counts[row["root"], row["audit"]] = json.loads(row["counts"])
+    answers = [(audit, audit.ask(frames)) for audit in asked(AUDITS, frames)]
+    looked_at = {audit.name: answer.looked_at for audit, answer in answers}
+    rows = reduce(DataFrame.union, [_counted(audit, answer) for audit, answer in answers]).collect()
+    counts = {(row["root"], row["audit"]): json.loads(row["counts"]) for row in rows}
     listed = _listed_rows(answers, places)
     nothing: tuple[list[Row], int] = ([], 0)
     results: list[list[AuditResult]] = [[] for _ in places]
     for root in range(len(places)):
-        for audit, answer in answers:
-            counted = counts.get((root, audit.name)) or dict.fromkeys(answer.counts.columns[1:], 0)
+        for audit in AUDITS:
+            counted = counts.get((root, audit.name)) or dict.fromkeys(audit.counts, 0)
             evidence, number = listed.get((root, audit.name, False), nothing)
             remarks, _ = listed.get((root, audit.name, True), nothing)
-            looked = Verdict.PASSED if counted[answer.looked_at] else Verdict.NOTHING
+            looked = Verdict.PASSED if counted.get(looked_at.get(audit.name, "")) else Verdict.NOTHING
             verdict = Verdict.FINDING if number else looked
-            results[root].append(
-                AuditResult(audit.name, audit.question, verdict, counted, evidence, number, remarks)
-            )
+            said = AuditResult(audit.name, audit.question, verdict, counted, evidence, number, remarks)
+            results[root].append(said)
     return results
 
 
 def _counted(audit: Audit, answer: Answer) -> DataFrame:
-    counts = f.to_json(f.struct(*(f.col(f"`{name}`") for name in answer.counts.columns[1:])))
-    return answer.counts.select("root", f.lit(audit.name).alias("audit"), counts.alias("counts"))
+    counts = f.to_json(f.struct(*(f.col(f"`{name}`") for name in audit.counts))).alias("counts")
+    return answer.counts.select("root", f.lit(audit.name).alias("audit"), counts)
 
 
 def _listed_rows(
