@@ -206,7 +206,8 @@ class _Chunk:
         starts, ends = self._boundaries(data, begins, lengths, rows["records"])
         fields = self._fields(data, starts, ends, rows["records"], wanted)
         columns = _Columns(data, rows, tuple(self._topics), fields)
-        arrays = [columns.make[name]().cast(schema.field(name).type) for name in schema.names]
+        made = [(columns.make[name](), schema.field(name).type) for name in schema.names]
+        arrays = [array if array.type.equals(kind) else array.cast(kind) for array, kind in made]
         decoded = pa.RecordBatch.from_arrays(arrays, schema=schema)
         unwanted = columns.unwanted()
         if unwanted is not None:
@@ -297,10 +298,10 @@ class _Columns:
 
     def _timestamp(self) -> Any:
         rows = self._rows
-        own = rows["base_time"][self._batch] + self._fields.timestamp_delta
-        milliseconds = np.where(
-            rows["timestamp_type"][self._batch] == 1, rows["newest_time"][self._batch], own
-        )
+        milliseconds = rows["base_time"][self._batch] + self._fields.timestamp_delta
+        if rows["timestamp_type"].any():
+            by_broker = rows["timestamp_type"][self._batch] == 1
+            milliseconds = np.where(by_broker, rows["newest_time"][self._batch], milliseconds)
         # What Spark cannot express becomes the first or last moment that it can.
         return numbers(np.clip(milliseconds, -_MOST_MS, _MOST_MS) * 1000).view(COLUMNS["timestamp"])
 

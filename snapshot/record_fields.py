@@ -1,9 +1,10 @@
 """Positions of the fields of many records in one buffer, found for all records at once.
 
 Records are chains of varints, so a reader that goes record by record spends its time in Python. Here only the
-record's length is read in a loop; every other field is one numpy operation over all records of a buffer. What
-comes out are positions, so that keys and values are copied once, by Arrow. The layout is Kafka's
-(https://kafka.apache.org/documentation/#record).
+record's length is read in a loop, and that only where lengths differ; every other field is one numpy
+operation over all records of a buffer. What comes out are positions, so that keys and values are copied once,
+by Arrow.
+The layout is Kafka's (https://kafka.apache.org/documentation/#record).
 
 The positions are used without further checks on memory, so each is held against the end of its record here.
 """
@@ -22,6 +23,10 @@ Bytes = NDArray[np.uint8]
 
 MAX_VARINT_BITS = 63
 _NULL = -1
+_RUN = 32
+"""Fewest records of one length whose ends numpy looks for: the loop is through with fewer sooner."""
+_LONGEST_RUN = 1024
+"""Most records that are compared at once: all behind the first of another length is compared for nothing."""
 
 
 class UnreadableRecords(ValueError):
@@ -57,26 +62,64 @@ class Fields:
 def record_ends(data: bytes, at: int, end: int, count: int, ends: array[int]) -> None:
     """Append the end position of each of `count` records that lie in `[at, end)`; raises UnreadableRecords.
 
-    The one loop over records: it reads a length and steps over it.
+    The records of some topics are of one length, those of others of any. So a run of equal ones is looked
+    for first; where none begins, records are walked one by one, and each time twice as many.
     """
-    append = ends.append
+    left, walk = count, _RUN
     try:
-        for _ in range(count):
-            size = data[at]
-            if size < 0x80:
-                at += (size >> 1) + 1
+        while left >= _RUN:
+            run = _equal_run(data, at, end, min(left, _LONGEST_RUN))
+            if run is not None:
+                ends.frombytes(run.tobytes())
+                at, left, walk = int(run[-1]), left - run.size, _RUN
             else:
-                second = data[at + 1]
-                if second < 0x80:
-                    at += ((size & 0x7F | second << 7) >> 1) + 2
-                else:
-                    size, at = _long_length(data, at)
-                    at += size
-            append(at)
+                some = min(walk, left)
+                at, left, walk = _walk(data, at, some, ends), left - some, 2 * walk
+        at = _walk(data, at, left, ends)
     except IndexError:
         raise UnreadableRecords(f"{count} records do not fit into their {end - at} bytes") from None
     if at != end:
         raise UnreadableRecords(f"{count} records end at byte {at} in place of {end}")
+
+
+def _walk(data: bytes, at: int, count: int, ends: array[int]) -> int:
+    """Append the ends of `count` records from `at` on, and return the last; raises IndexError.
+
+    The one loop over records: it reads a length and steps over it.
+    """
+    append = ends.append
+    for _ in range(count):
+        size = data[at]
+        if size < 0x80:
+            at += (size >> 1) + 1
+        else:
+            second = data[at + 1]
+            if second < 0x80:
+                at += ((size & 0x7F | second << 7) >> 1) + 2
+            else:
+                size, at = _long_length(data, at)
+                at += size
+        append(at)
+    return at
+
+
+def _equal_run(data: bytes, at: int, end: int, most: int) -> Longs | None:
+    """Ends of the records from `at` on that are as long as the first, up to `most`; None for fewer than _RUN.
+
+    Where a record is followed by its own length again, the next one ends as far behind it. So the bytes at
+    equal distances are lengths, up to the first place where they differ. Raises IndexError.
+    """
+    size, body = _long_length(data, at)
+    step = body + size - at
+    most = min(most, (end - at) // step)
+    if most < _RUN or data[at + step] != data[at] or data[at + (_RUN - 1) * step] != data[at]:
+        return None
+    records = np.frombuffer(data, np.uint8, most * step, at).reshape(most, step)
+    same = records[:, 0] == data[at]
+    for place in range(1, body - at):
+        same &= records[:, place] == data[at + place]
+    found = int(same.argmin()) or most  # the first is as long as itself
+    return at + step * np.arange(1, found + 1, dtype=np.int64) if found >= _RUN else None
 
 
 def _long_length(data: bytes, at: int) -> tuple[int, int]:

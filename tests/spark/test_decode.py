@@ -83,6 +83,12 @@ def test_the_same_records_as_aiokafka(
         assert as_we_read(rows(*wanted)) == expected
 
 
+def test_batches_of_equal_records_are_read_as_aiokafka_does() -> None:
+    records: list[Parts] = [(NOW + n // 7, None, b"%0100d" % n, []) for n in range(2_500)]
+    data = encoded(0, [*records, (NOW, b"key", b"short", [])])
+    assert as_we_read(rows(stored(data, 40))) == as_aiokafka_reads(data, 40)
+
+
 @pytest.mark.parametrize("compression", Compression)
 def test_columns_come_from_extent_and_header(compression: Compression) -> None:
     data = build([Record(b"v", NOW, b"k"), Record(b"w", NOW + 5)], compression=compression)
