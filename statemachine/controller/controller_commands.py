@@ -17,7 +17,7 @@ import msgpack
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 from strandline.statemachine.machine import Corruption
 
-FEATURE_LEVEL = 7
+FEATURE_LEVEL = 8
 """The highest feature level this release understands; feature_levels.py says what each brings."""
 TOPIC_ID_BYTES = 16
 NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
@@ -481,7 +481,7 @@ class StartViewWorker:
     worker: int
     before: int | None = None
     """The process that ran the version until then, 0 for none; None: it is not said, as below feature
-    level 7."""
+    level 8."""
 
 
 @dataclass(frozen=True, slots=True)

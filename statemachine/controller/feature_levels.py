@@ -41,7 +41,9 @@ BALANCING: Final = 6
 """Replicas that move by themselves until the nodes are even."""
 TARGETS: Final = 7
 """A topic whose first partition moves has the replication factor of that move's target. A replacement or
-removal names the generation that the node's data folder gets by it, a process of views the one before it."""
+removal names the generation that the node's data folder gets by it."""
+SUCCESSION: Final = 8
+"""A process of views names the one before it."""
 BRINGS: Final = {
     1: "what builds before feature levels understand",
     PLACEMENT: "racks, `node drain`, `view stop` of a version whose process never began",
@@ -50,8 +52,8 @@ BRINGS: Final = {
     GROWTH: "nodes that join by `cluster.seeds`",
     BALANCING: "`cluster balance`",
     TARGETS: "partitions that are added amid a move get as many replicas as its target has; a late `node"
-    " replace` or `node remove` touches no newer data folder, a late word of a process of views no newer"
-    " process",
+    " replace` or `node remove` touches no newer data folder",
+    SUCCESSION: "a late word of a process of views touches no newer process",
 }
 assert max(BRINGS) == FEATURE_LEVEL
 
@@ -76,7 +78,7 @@ def needed(command: Command) -> int:
         case StopViews(worker=worker):
             return 1 if worker else PLACEMENT
         case StartViewWorker(before=before):
-            return 1 if before is None else TARGETS
+            return 1 if before is None else SUCCESSION
         case _:
             return 1
 

@@ -97,8 +97,8 @@ def test_a_registration_is_told_as_far_as_the_level_lets_it() -> None:
 
 def test_a_process_names_the_one_before_it_as_far_as_the_level_lets_it() -> None:
     command = StartViewWorker("p", 3, False, 71, 70)
-    assert feature_levels.as_allowed(6, command) == StartViewWorker("p", 3, False, 71)
-    assert feature_levels.as_allowed(7, command) == command
+    assert feature_levels.as_allowed(7, command) == StartViewWorker("p", 3, False, 71)
+    assert feature_levels.as_allowed(8, command) == command
 
 
 def test_a_stopped_view_is_judged_below_the_level_as_earlier_releases_judge_it() -> None:

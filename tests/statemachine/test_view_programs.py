@@ -22,7 +22,7 @@ from strandline.statemachine.controller.controller_commands import (
     StopViews,
     ViewsPaused,
 )
-from strandline.statemachine.controller.feature_levels import TARGETS
+from strandline.statemachine.controller.feature_levels import SUCCESSION
 from strandline.statemachine.controller.view_state import is_hidden
 from strandline.statemachine.internal_topics import GROUPS_TOPIC
 from strandline.statemachine.kafka_errors import KafkaError
@@ -279,7 +279,7 @@ def test_another_process_voids_what_was_agreed_on_with_the_one_before(which: str
 
 
 def test_a_late_word_of_a_process_does_not_make_it_count_again() -> None:
-    log = Views(level=TARGETS)
+    log = Views(level=SUCCESSION)
     attempt = log.begin(("v", "out", A))
     first = StartViewWorker("p", attempt, False, 70, 0)
     log.number(first)
@@ -299,8 +299,8 @@ def test_a_late_word_of_a_process_does_not_make_it_count_again() -> None:
 
 
 def test_a_late_word_counts_where_the_process_before_is_not_said() -> None:
-    """As builds below feature level 7 apply it: here an older state is bound to topics that went on."""
-    log = Views(level=TARGETS)
+    """As builds below feature level 8 apply it: here an older state is bound to topics that went on."""
+    log = Views(level=SUCCESSION)
     attempt = log.begin(("v", "out", A))
     first = StartViewWorker("p", attempt, False, 70)
     log.number(first)
