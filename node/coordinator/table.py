@@ -7,6 +7,7 @@ groups and transactions has no replicas for them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -33,6 +34,8 @@ from strandline.statemachine.internal_topics import (
 from strandline.statemachine.kafka_errors import KafkaError, Refused
 from strandline.statemachine.transactions.transactions import TransactionsMachine
 
+log = logging.getLogger(__name__)
+
 CREATE_SECONDS: Final = 5.0
 """Time that the first request for a coordinator waits until the controller has created the topic."""
 REPLICAS: Final = 3
@@ -56,6 +59,8 @@ class Coordinators:
         self._by_place: dict[tuple[str, int], _Hosted] = {}
         """By topic and number: there is one topic of each name, and it is never deleted."""
         self._creating: dict[str, asyncio.Task[Topic | Refusal]] = {}
+        self._told: dict[str, str] = {}
+        """For each internal topic the reason why it cannot be created, as the log last had it."""
         self._closed = False
         context.decisions.serve(context.calls, self)
 
@@ -102,6 +107,10 @@ class Coordinators:
             return made
         assert isinstance(made, (Unavailable, Refused)), made
         reason = made.reason if isinstance(made, Unavailable) else made.message
+        if self._told.get(name) != reason:
+            # Clients show a code and try again for ever, and nothing else is wrong with the cluster.
+            log.warning("topic '%s' cannot be created yet, and clients wait for it: %s", name, reason)
+        self._told[name] = reason
         return Refusal(
             KafkaError.COORDINATOR_NOT_AVAILABLE, f"Topic '{name}' cannot be created yet: {reason}"
         )

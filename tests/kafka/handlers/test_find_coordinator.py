@@ -23,7 +23,7 @@ from strandline.statemachine.internal_topics import (
     TRANSACTIONS_TOPIC,
     coordinator_of,
 )
-from strandline.statemachine.kafka_errors import KafkaError
+from strandline.statemachine.kafka_errors import KafkaError, Refused
 from tests.kafka.handlers.fake_cluster import Cluster
 from tests.kafka.handlers.fake_node import FakeNode
 from tests.runtime.jumping_loop import run
@@ -271,6 +271,30 @@ def test_the_controller_is_asked_for_as_long_as_a_client_waits() -> None:
         node.controller.submit = noted  # type: ignore[method-assign]
         await node.coordinators.group_place("g")
         assert seconds == [CREATE_SECONDS]
+
+    run(test)
+
+
+def test_the_reason_why_there_are_no_coordinators_is_in_the_log_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Clients only show that there is none yet. So it is with three nodes of which one is away or drained."""
+
+    async def test() -> None:
+        node = FakeNode()
+        reasons = iter(["only 2 nodes are alive", "only 2 nodes are alive", "only 1 node is alive"])
+
+        async def refused(*_: object) -> Refused:
+            return Refused(KafkaError.INVALID_REPLICATION_FACTOR, next(reasons))
+
+        node.controller.submit = refused  # type: ignore[method-assign]
+        for _ in range(3):
+            assert isinstance(await node.coordinators.group_place("g"), Refusal)
+        told = [line for line in caplog.messages if "cannot be created yet, and clients wait for it" in line]
+        assert [line.rpartition(": ")[2] for line in told] == [
+            "only 2 nodes are alive",
+            "only 1 node is alive",
+        ]
 
     run(test)
 
