@@ -25,7 +25,8 @@ REASONS: Final = {
     " once it stops; see that all other nodes are healthy, then stop it, start it on an empty folder, and"
     " `strandline node replace` it",
     "groups_failed": "replicas stopped after an error: see /api/groups and this node's log",
-    "groups_damaged": "stored snapshots are damaged; the node is fetching them from the leaders: wait",
+    "groups_damaged": "replicas have no state, as they are new here or their stored snapshots are damaged;"
+    " the node fetches it from the leaders: wait",
     "folder_refused": "the other nodes know this node with another data folder, and refuse this folder",
     "folder_new": "this node's data folder is new and may replace a lost one: the node has no vote yet",
     "no_controller": "the controller has no leader that this node knows: a majority of the nodes must run"
@@ -124,7 +125,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "log_stalled": _told(_stall(host) if host.disk_stalled() else None),
         "log_deleted": _told(f"{host.settings.folder}/wal is deleted" if host.wal.is_deleted else None),
         "groups_failed": _about(group.id for group in groups if group.failure is not None),
-        "groups_damaged": _about(group.id for group in groups if group.damaged_below is not None),
+        "groups_damaged": _damaged(groups),
         "folder_refused": _told(source.keeper.disowned()),
         "folder_new": _told(source.keeper.waits_for()),
         "no_controller": _once(controller is None or _leaderless(controller)),
@@ -170,6 +171,13 @@ def _away(source: AdminSource, controller: RaftGroup | None) -> dict[int, str]:
     if controller is not None and source.registered:
         away |= dict.fromkeys(set(controller.voters) - nodes.keys(), "never registered")
     return away
+
+
+def _damaged(groups: Iterable[RaftGroup]) -> _Found:
+    found = [group for group in groups if group.damaged_below is not None]
+    told = [group.receiving.trouble for group in found if group.receiving.trouble is not None]
+    cure = "free space, or mend the disk; the node then continues by itself"
+    return *_about(group.id for group in found)[:2], f"{told[0]}: {cure}" if told else None
 
 
 def _stall(host: RaftHost) -> str:

@@ -298,6 +298,33 @@ async def test_a_node_that_does_its_part_in_a_cluster_that_lacks_something_is_de
 
 
 @on_loop
+async def test_a_full_disk_is_told_where_a_replica_cannot_get_its_state(tmp_path: Path) -> None:
+    async with small_node(tmp_path, {"a": 2}) as (node, _, client):
+
+        async def found() -> tuple[int, str | None, str]:
+            answer = await client.ask("GET", "/health")
+            assert answer.status == 503
+            (problem,) = (one for one in answer.json()["problems"] if one["reason"] == "groups_damaged")
+            return problem["count"], problem["detail"], problem["meaning"]
+
+        groups = list(node.host.groups.values())
+        for group in groups:
+            group.damaged_below = 5
+        count, detail, meaning = await found()
+        assert (count, detail) == (len(groups), None)
+        assert "as they are new here or their stored snapshots are damaged" in meaning
+        groups[-1].receiving.trouble = "a snapshot's chunk cannot be written: No space left on device"
+        count, detail, _ = await found()
+        assert count == len(groups)
+        assert detail == (
+            "a snapshot's chunk cannot be written: No space left on device: free space, or mend the disk; the"
+            " node then continues by itself"
+        )
+        for group in groups:
+            group.damaged_below = None
+
+
+@on_loop
 async def test_a_voter_of_the_controller_that_never_came_is_told(tmp_path: Path) -> None:
     async with small_node(tmp_path) as (node, _, client):
         with patch.object(type(node.host.groups[0]), "voters", (1, 3)):

@@ -74,6 +74,7 @@ class SnapshotReceiving(Part):
         "store",
         "taking",
         "taking_in",
+        "trouble",
     )
 
     def __init__(
@@ -99,6 +100,8 @@ class SnapshotReceiving(Part):
         self.opening: bool = False
         self.taking_in: tuple[int, int, int, bytes] | None = None
         """The snapshot that is whole, and is being read."""
+        self.trouble: str | None = None
+        """The disk's error with the last snapshot, in half a line; None once one is whole."""
 
     def on_chunk(self, peer: int, chunk: SnapshotChunk) -> None:
         state = self.state
@@ -141,7 +144,7 @@ class SnapshotReceiving(Part):
     def _opened(self, peer: int, chunk: SnapshotChunk, file: Any, error: Exception | None) -> None:
         self.opening = False
         if error is not None:
-            log.error("group %d: a snapshot cannot be received: %s", self.state.id, error)
+            self._failed("a snapshot cannot be received", error)
             return
         self.receiver = Receiver(chunk.snapshot, file)
         self._take_chunk(self.receiver, peer, chunk)
@@ -161,17 +164,24 @@ class SnapshotReceiving(Part):
         if receiver.abandoned or state.failure is not None:
             return
         if error is not None:
-            log.error("group %d: a snapshot's chunk cannot be written: %s", state.id, error)
+            self._failed("a snapshot's chunk cannot be written", error)
             self.drop()
             return
         receiver.written = written
         if written < receiver.total:
             self.reply(peer, chunk, written, Status.CONTINUE)
             return
-        self.receiver, self.taking_in = None, receiver.key
+        self.receiver, self.taking_in, self.trouble = None, receiver.key, None
         state.run_blocking(
             partial(self._take_in, receiver.file, chunk.snapshot_index), partial(self.adopted, peer, chunk)
         )
+
+    def _failed(self, what: str, error: Exception) -> None:
+        """Tell of it once: the leader sends the snapshot again every second or so."""
+        trouble = f"{what}: {error}"
+        if trouble != self.trouble:
+            log.error("group %d: %s", self.state.id, trouble)
+        self.trouble = trouble
 
     def _take_in(self, file: DiskFile, index: int) -> tuple[SnapshotDocument, ReadState | Exception]:
         """Off the loop: a large state takes longer to read than an election may."""

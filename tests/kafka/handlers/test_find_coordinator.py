@@ -284,7 +284,7 @@ def test_the_reason_why_there_are_no_coordinators_is_in_the_log_once(
         node = FakeNode()
         reasons = iter(["only 2 nodes are alive", "only 2 nodes are alive", "only 1 node is alive"])
 
-        async def refused(*_: object) -> Refused:
+        async def refused(command: Any, timeout: float) -> Any:  # noqa: ASYNC109
             return Refused(KafkaError.INVALID_REPLICATION_FACTOR, next(reasons))
 
         node.controller.submit = refused  # type: ignore[method-assign]

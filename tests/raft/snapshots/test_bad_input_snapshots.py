@@ -197,7 +197,9 @@ def cluster_last(cluster: SmallCluster, node: int) -> int:
     return max((int(path[-29:-9]) for path in names), default=0)
 
 
-def test_a_full_disk_under_an_arriving_snapshot_is_overcome_when_space_returns() -> None:
+def test_a_full_disk_under_an_arriving_snapshot_is_overcome_when_space_returns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Many chunks are acknowledged, then one cannot be written: the leader must begin again at the first."""
     with SmallCluster(groups=(1,)) as cluster:
         cluster.serve()
@@ -213,8 +215,15 @@ def test_a_full_disk_under_an_arriving_snapshot_is_overcome_when_space_returns()
         disk.fill(3 * cluster.raft.snapshot_chunk_bytes)
         cluster.run(4.0)
         assert cluster.group(absent).applied < cluster.group(cluster.leader()).applied
+        trouble = cluster.group(absent).receiving.trouble
+        assert trouble is not None
+        assert "No space left on device" in trouble
+        assert len([line for line in caplog.messages if trouble in line]) == 1, (
+            "the leader tries again and again"
+        )
         disk.empty()
         cluster.settle()
+        assert cluster.group(absent).receiving.trouble is None
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
