@@ -296,8 +296,18 @@ class Description:
 
 
 def check_whole(folder: Path) -> None:
-    """CommandFailed if a restore into this folder broke off."""
+    """CommandFailed if a restore into this folder broke off, or if of a cluster that was healthy neither data
+    folders nor the storage's folder are there: its nodes would found another one, without a record."""
     if (folder / RESTORING).exists():
         raise CommandFailed(
             f"a restore into {folder} broke off", f"repeat it: strandline cluster restore --cluster {folder}"
+        )
+    found = Description.load(folder)
+    if found is None or not found.ready or "://" in found.storage or Path(found.storage).exists():
+        return
+    if not any(node.data.is_dir() and any(node.data.iterdir()) for node in found.nodes.values()):
+        raise CommandFailed(
+            f"the storage {found.storage} is missing, and so are the data folders of all nodes",
+            f"mount it or bring it back, then: strandline cluster restore --cluster {folder}; for a new"
+            " cluster name another folder with --cluster",
         )

@@ -471,3 +471,22 @@ def test_a_failed_start_is_quick(local: LocalCluster) -> None:
     with pytest.raises(CommandFailed):
         up(local, "storage.options.mode=dies", timeout=60.0)
     assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("way", ["up", "start"])
+def test_a_cluster_that_lost_all_is_not_founded_again_while_its_storage_is_not_mounted(
+    local: LocalCluster, way: str
+) -> None:
+    up(local)
+    local.down(5.0)
+    storage = Path(local.description.storage)
+    away = storage.rename(storage.with_name("away"))
+    (first := local.description.nodes[1].data / "wal").mkdir(parents=True)
+    local.start(1, timeout=0)
+    local.stop(1)
+    first.rmdir()
+    with pytest.raises(CommandFailed, match="is missing, and so are the data folders .* cluster restore"):
+        getattr(local, way)()
+    assert not storage.exists()
+    away.rename(storage)
+    assert local.start(timeout=0) == [1, 2], "the nodes tell what else is lost"
