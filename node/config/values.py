@@ -220,7 +220,8 @@ def _secret(value: Any) -> str:
     text = some_text(value)
     if _PLACEHOLDER.fullmatch(text):
         raise ValueError(
-            "it is the placeholder of an example: write a random text, like that of `openssl rand -hex 32`"
+            "it is the placeholder of an example: write that of the other nodes, or for a new cluster a"
+            " random text, like that of `openssl rand -hex 32`"
         )
     if len(text) < _SHORTEST_SECRET or len(set(text)) < _LEAST_LETTERS:
         raise ValueError(

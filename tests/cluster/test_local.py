@@ -485,7 +485,7 @@ def test_a_cluster_that_lost_all_is_not_founded_again_while_its_storage_is_not_m
     local.start(1, timeout=0)
     local.stop(1)
     first.rmdir()
-    with pytest.raises(CommandFailed, match="is missing, and so are the data folders .* cluster restore"):
+    with pytest.raises(CommandFailed, match=r"is missing, and so are the data folders .* cluster restore"):
         getattr(local, way)()
     assert not storage.exists()
     away.rename(storage)

@@ -209,6 +209,11 @@ def test_storage_options_are_a_table_of_texts(tmp_path: Path) -> None:
         ("admin.hosts=http://x", "admin.hosts: 'http://x' is not a host name", "without scheme and port"),
         ("admin.hosts=7", "admin.hosts: 7 is not a list of names", "node-1.example.org"),
         ("cluster.secret=64 random hexadecimal digits", "the placeholder of an example", "openssl rand"),
+        (
+            "cluster.secret=<that of the other nodes>",
+            "the placeholder of an example: write that of the other",
+            "",
+        ),
         ("cluster.secret=<your secret>", "the placeholder of an example", "openssl rand"),
         ("cluster.secret=changeme-changeme", "the placeholder of an example", "openssl rand"),
         ("cluster.secret=short", "--set cluster.secret: cluster.secret: it can be guessed", "at least 16"),
