@@ -27,7 +27,7 @@ from strandline.node.coordinator.decision_hold import (
     RELEASE,
     SETTLE_SECONDS,
 )
-from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError
+from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError, every_name
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.document import decode
 from strandline.snapshot.names import snapshot_name
@@ -255,7 +255,7 @@ class RestorePoints:
 
     async def _names(self) -> list[str]:
         """Names of all points in the storage, oldest first; raises StoreError."""
-        names = await self._context.store.list(points_prefix(self._context.config.cluster.id), "", MAX_LIST)
+        names = await every_name(self._context.store, points_prefix(self._context.config.cluster.id))
         return [name for name in names if point_number(name) is not None]
 
     async def _each(self, nodes: Sequence[int], method: str, payload: list[int]) -> dict[int, int]:

@@ -21,7 +21,7 @@ from strandline.node.checkpoints.tail_pruning import stored_points
 from strandline.node.checkpoints.tail_publishing import CUT, DUE, LOOKS, STEP_SECONDS, STORED
 from strandline.node.controller.periodic import PeriodicPart
 from strandline.node.coordinator.decision_hold import SHORT_HOLD_SECONDS
-from strandline.node.objectstore.store import StoreError
+from strandline.node.objectstore.store import MAX_DELETE, StoreError
 from strandline.node.rpc import CallFailed
 from strandline.snapshot.tail_point import GroupEntry, TailPoint
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -61,6 +61,8 @@ class TailPoints(PeriodicPart):
         self._interval_ms = round(seconds * 1000)
         self._names: list[str] | None = None
         """Names of the points that are stored, oldest first; None while this node does not lead."""
+        self._undeleted = False
+        """Whether points that do not stay could not be deleted the last time."""
         self._taken_ms = 0
         """Of the last point that this node chose."""
         self._missed = True
@@ -159,14 +161,26 @@ class TailPoints(PeriodicPart):
     async def _put(self, point: TailPoint) -> None:
         store = self._context.store
         if self._names is None:
-            self._names = await stored_points(self._context)
+            self._names = await stored_points(store, self._context.config.cluster.id)
         await store.put(point.name, [point.encode()])
         if point.name not in self._names:
             self._names.append(point.name)
         old = sorted(self._names)[:-KEPT_POINTS]
         if len(old) >= DELETED_AT_ONCE:
-            await store.delete_many(old)
-            self._names = sorted(self._names)[-KEPT_POINTS:]
+            await self._delete(old[:MAX_DELETE])
+
+    async def _delete(self, names: Sequence[str]) -> None:
+        """Delete points that do not stay; where that fails, it is tried again with the next one."""
+        try:
+            await self._context.store.delete_many(names)
+        except StoreError as error:
+            # It is no matter of the point that was put just now.
+            if not self._undeleted:
+                log.warning("tail points before the newest %d are kept for now: %s", KEPT_POINTS, error)
+            self._undeleted = True
+            return
+        self._undeleted = False
+        self._names = sorted({*(self._names or ())} - {*names})
 
     async def _each(
         self, nodes: Sequence[int], method: str, payload: Any, seconds: float = STEP_SECONDS

@@ -19,7 +19,14 @@ from collections.abc import Collection
 from typing import Final
 
 from strandline.node.checkpoints.context import CheckpointContext
-from strandline.node.objectstore.store import MAX_DELETE, MAX_LIST, ObjectNotFound, StoreError
+from strandline.node.objectstore.store import (
+    MAX_DELETE,
+    MAX_LIST,
+    ObjectNotFound,
+    ObjectStore,
+    StoreError,
+    every_name,
+)
 from strandline.snapshot.tail_document import life_prefix, parse_tail_name, tails_prefix
 from strandline.snapshot.tail_point import (
     READ_POINTS,
@@ -87,9 +94,9 @@ async def remove_tails(context: CheckpointContext, kept: Collection[str], starte
         log.info("old tails are kept for now: %s", error)
 
 
-async def stored_points(context: CheckpointContext) -> list[str]:
-    """Names of the cluster's tail points, oldest first; raises StoreError."""
-    names = await context.store.list(tail_points_prefix(context.config.cluster.id), "", MAX_LIST)
+async def stored_points(store: ObjectStore, cluster: str) -> list[str]:
+    """Names of a cluster's tail points, oldest first; raises StoreError."""
+    names = await every_name(store, tail_points_prefix(cluster))
     return [name for name in names if parse_tail_point_name(name) is not None]
 
 
@@ -115,7 +122,7 @@ async def _needed(context: CheckpointContext, now_ms: int) -> list[tuple[str, di
     cluster, incarnation = context.config.cluster.id, context.controller.machine.incarnation
     found: list[tuple[str, dict[int, int]]] = []
     try:
-        for name in reversed((await stored_points(context))[-READ_POINTS:]):
+        for name in reversed((await stored_points(context.store, cluster))[-READ_POINTS:]):
             point = decode_tail_point(bytes(await context.store.get(name)))
             own = point.incarnation == incarnation
             if not own or point.taken_ms >= now_ms - POINT_MS:

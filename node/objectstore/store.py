@@ -124,6 +124,16 @@ class ObjectStore(Protocol):
         """Let go of what the store holds. No operation may be under way."""
 
 
+async def every_name(store: ObjectStore, prefix: str) -> list[str]:
+    """All keys below `prefix`, in order, however many pages they are; raises StoreError."""
+    found: list[str] = []
+    while True:
+        names = await store.list(prefix, found[-1] if found else "", MAX_LIST)
+        found += names
+        if len(names) < MAX_LIST:
+            return found
+
+
 def check_key(key: str) -> None:
     """Raise ValueError for a key that some store would read differently, or not take."""
     if len(key) > MAX_KEY_BYTES or not _KEY.fullmatch(key):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
+from strandline.node.checkpoints.tail_pruning import stored_points
 from strandline.node.config.node_config import PublishSection
 from strandline.node.objectstore.storage_owner import Owner
-from strandline.node.objectstore.store import MAX_LIST, ObjectNotFound, ObjectStore
+from strandline.node.objectstore.store import ObjectNotFound, ObjectStore, every_name
 from strandline.node.restore.reading import CannotRestore
 from strandline.snapshot.restore_point import (
     RestorePoint,
@@ -26,7 +27,6 @@ from strandline.snapshot.tail_point import (
     decode_tail_point,
     parse_tail_point_name,
     tail_point_name,
-    tail_points_prefix,
 )
 
 _DOCUMENTS: Final = -1
@@ -83,7 +83,7 @@ async def candidates(
 
 
 async def _tail_points(store: ObjectStore, owner: Owner) -> list[Candidate]:
-    names = await store.list(tail_points_prefix(owner.cluster), "", MAX_LIST)
+    names = await stored_points(store, owner.cluster)
     return [Candidate(*one) for name in names if (one := parse_tail_point_name(name)) is not None]
 
 
@@ -98,7 +98,7 @@ async def publishing_ms(store: ObjectStore, owner: Owner) -> int:
 
 async def numbers(store: ObjectStore, owner: Owner) -> list[int]:
     """Numbers of the restore points of documents; raises StoreError."""
-    names = await store.list(points_prefix(owner.cluster), "", MAX_LIST)
+    names = await every_name(store, points_prefix(owner.cluster))
     return [found for name in names if (found := point_number(name)) is not None]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +16,7 @@ from strandline.node.checkpoints.tail_publishing import CUT, DUE
 from strandline.node.checkpoints.tail_sections import PHASES, TailSections, _Seen
 from strandline.node.config.node_config import NodeConfig, PublishSection
 from strandline.node.coordinator.decision_hold import HOLD
+from strandline.node.objectstore.store import MAX_DELETE, NotDone
 from strandline.node.raft.outcome import Applied, NotLeader, Outcome
 from strandline.node.restore.stored_point import StoredPoint, read_point
 from strandline.node.rpc import CallFailed
@@ -25,6 +26,7 @@ from strandline.snapshot.tail_point import (
     TailPointDamaged,
     TailPointTooNew,
     decode_tail_point,
+    tail_point_name,
     tail_points_prefix,
 )
 from strandline.statemachine.controller.controller_state import Topic
@@ -177,6 +179,48 @@ def test_few_points_stay(brokers: Brokers) -> None:
     most = tail_points.KEPT_POINTS + tail_points.DELETED_AT_ONCE
     assert len(points(brokers)) < most
     assert points(brokers) == sorted(points(brokers), key=lambda point: (point.number, point.taken_ms))
+
+
+def test_points_that_cannot_be_deleted_cost_no_point_and_go_once_they_can(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = BatchClient(brokers, created(brokers, 1))
+    driver = brokers.brokers[brokers.leader()].tail_points
+    store = driver._context.store
+    delete_many = store.delete_many
+
+    async def denied(keys: Sequence[str]) -> None:
+        raise NotDone("delete", keys[0], "access denied", retriable=False)
+
+    most = tail_points.KEPT_POINTS + tail_points.DELETED_AT_ONCE
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete_many", denied)
+        brokers.wait(lambda: len(points(brokers)) > most + 3, 40)
+    assert driver.measures.missed == 0, "each point is there"
+    assert driver.age is not None
+    assert driver.age < 1
+    assert [one.message for one in caplog.records if one.name == tail_points.log.name] == [
+        f"tail points before the newest 3 are kept for now: delete {points(brokers)[0].name}: access denied"
+    ]
+    assert store.delete_many == delete_many
+    pass_time(brokers, 2)
+    client.on = False
+    assert len(points(brokers)) < most
+
+
+def test_points_that_are_more_than_one_request_deletes_go_one_request_after_the_other(
+    brokers: Brokers,
+) -> None:
+    """They were left while none could be deleted."""
+    client = BatchClient(brokers, created(brokers, 1))
+    for number in range(MAX_DELETE + 100):
+        brokers.store.objects[tail_point_name(CLUSTER, 1, number)] = b""
+    brokers.brokers[brokers.leader()].tail_points._names = None
+    pass_time(brokers, 8)
+    client.on = False
+    left = brokers.store.keys(tail_points_prefix(CLUSTER))
+    assert len(left) < tail_points.KEPT_POINTS + tail_points.DELETED_AT_ONCE
+    assert tail_point_name(CLUSTER, 1, MAX_DELETE) not in left
 
 
 def test_a_new_leader_of_the_controller_goes_on(brokers: Brokers) -> None:

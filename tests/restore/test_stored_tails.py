@@ -7,16 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.node.objectstore.store import MAX_LIST
+from strandline.node.restore.point_choice import numbers
 from strandline.node.restore.reading import CannotRestore
 from strandline.node.restore.stored_point import StoredPoint, read_point
 from strandline.snapshot.log_document import pack_entry
+from strandline.snapshot.restore_point import point_name
 from strandline.snapshot.tail_document import Section, TailDocument, tail_name
-from strandline.snapshot.tail_point import GroupEntry, TailPoint
+from strandline.snapshot.tail_point import GroupEntry, TailPoint, tail_point_name
 from strandline.statemachine.partition.partition import PartitionStateMachine
 from strandline.statemachine.partition.partition_commands import AppendInline, encode
 from strandline.statemachine.partition.placeholder import InlineBatch
 from tests.checkpoints.harness import CLUSTER, world
-from tests.restore.stored import Stored
+from tests.restore.stored import OWNER, Stored
 
 TAKEN_MS = 1_764_000_000_000
 GROUP = 1
@@ -188,6 +191,16 @@ def test_an_earlier_tail_point_is_next(tails: Tails) -> None:
     found = tails.read()
     assert found.tail_point == tails.point
     assert "lead to entry" in found.unusable[0]
+
+
+def test_the_newest_is_found_behind_as_many_as_were_left_while_none_could_be_deleted(tails: Tails) -> None:
+    """One page of a listing has the oldest of them."""
+    for number in range(MAX_LIST + 1):
+        tails.stored.objects[tail_point_name(CLUSTER, 1, number)] = b""
+    assert tails.read().tail_point == tails.point
+    for number in range(MAX_LIST + 1):
+        tails.stored.objects[point_name(CLUSTER, number)] = b""
+    assert tails.stored.do(lambda store: numbers(store, OWNER))[-1] == MAX_LIST
 
 
 def test_without_documents_the_last_problem_is_the_refusal(tails: Tails) -> None:
