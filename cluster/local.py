@@ -204,8 +204,8 @@ class LocalCluster:
         in time.
         """
         with self._alone():
-            found = self.description
-            chosen = _chosen(found, nodes)
+            check_whole(self.folder)
+            chosen = _chosen(found := self.description, nodes)
             for each in chosen:
                 check_file(each.config, os.environ)
             for each in chosen:

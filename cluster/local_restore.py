@@ -120,9 +120,9 @@ def restore(
             tell(plain)
             rng = random.SystemRandom()
             made = await take_over.record_attempt(store, stored, now_ms=time.time_ns() // 1_000_000, rng=rng)
+            write_private(folder / RESTORING, f"point {plain['point']}\n")
             if there is None:
                 found.create()
-            write_private(folder / RESTORING, f"point {plain['point']}\n")
             for each in found.nodes.values():
                 data_folders.begin_data_folder(each.data)
             progress("writing the data folders")

@@ -112,19 +112,21 @@ def keeps_its_vote(rows: Sequence[Mapping[str, Any]], node: int, level: int) -> 
     `level` is the cluster's feature level: below that of growth no vote goes by itself. Nodes of earlier
     releases do not tell.
     """
-    from strandline.node.controller.voter_choice import wanted_voters
-
     votes = any(one["node"] == node and one.get("controller_role") == "voter" for one in rows)
     # The other one votes first, and only then this one ceases to.
-    given = level >= NEEDED_LEVEL and _voters(rows) > wanted_voters(len(rows))
+    given = level >= NEEDED_LEVEL and _voters(rows) > _wanted_voters(rows)
     return votes and (given or any(map(_could_vote, rows)))
 
 
 def votes_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the controller's group has fewer voters than it should, and a node could be one."""
+    return _voters(rows) < _wanted_voters(rows) and any(map(_could_vote, rows))
+
+
+def _wanted_voters(rows: Sequence[Mapping[str, Any]]) -> int:
     from strandline.node.controller.voter_choice import wanted_voters
 
-    return _voters(rows) < wanted_voters(len(rows)) and any(map(_could_vote, rows))
+    return wanted_voters(len(rows), sum(bool(one["draining"]) for one in rows))
 
 
 def _voters(rows: Sequence[Mapping[str, Any]]) -> int:

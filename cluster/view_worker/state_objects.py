@@ -16,7 +16,7 @@ from typing import Final
 from strandline.cluster.view_worker.fetched import Cut
 from strandline.cluster.view_worker.local_runs import LocalRuns
 from strandline.cluster.view_worker.store_thread import BlockingStore
-from strandline.node.objectstore.store import MAX_DELETE
+from strandline.node.objectstore.store import MAX_DELETE, ObjectNotFound
 from strandline.snapshot.views import stored_state
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.run import Run
@@ -109,15 +109,19 @@ class StateObjects:
 
         Other files here are deleted: on a disk that they fill no state could be stored, and they would stay.
         """
-        found = stored_state.read(name, bytes(self._store.get(name)))
-        self._files.delete_others({_file(run) for run in found.runs})
         runs: dict[str, Run] = {}
-        states = {
-            operator: StateManifest(
-                tuple(tuple(self._fetched(run, runs) for run in spine) for spine in kept.spines), kept.value
-            )
-            for operator, kept in found.operators.items()
-        }
+        try:
+            found = stored_state.read(name, bytes(self._store.get(name)))
+            self._files.delete_others({_file(run) for run in found.runs})
+            states = {
+                operator: StateManifest(
+                    tuple(tuple(self._fetched(run, runs) for run in spine) for spine in kept.spines),
+                    kept.value,
+                )
+                for operator, kept in found.operators.items()
+            }
+        except ObjectNotFound as error:
+            raise stored_state.gone(error.key) from error
         self._kept = {id(run): (run, one) for one, run in runs.items()}
         return states, dict(found.cut), frozenset([name, *runs])
 

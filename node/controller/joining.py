@@ -121,6 +121,10 @@ class Joining(PeriodicPart):
             self.trouble = self.refused = None
             self._members.follow(told)
             return
+        if host.folder.generation and self._is_lost() and await self._ask_members(incarnation, connected):
+            # The seeds may be gone for good, and the members cannot dial this one where it has moved.
+            self.trouble = self.refused = None
+            return
         self.trouble = f"no seed lets node {host.node_id} in: {'; '.join(failures)}"
         if self.trouble != self._told:
             log.error("%s", self.trouble)
@@ -142,8 +146,9 @@ class Joining(PeriodicPart):
             return False
         return now >= self._asks_at
 
-    async def _ask_members(self, incarnation: str, connected: Sequence[Address]) -> None:
-        """Ask those that are connected, then all that are known, until one tells the members."""
+    async def _ask_members(self, incarnation: str, connected: Sequence[Address]) -> bool:
+        """Ask those that are connected, then all that are known, until one tells the members; whether one
+        did."""
         known = [*connected, *self._members.addresses().values(), *self._others.values()]
         assert self._command is not None
         own = (self._command.mesh_host, self._command.mesh_port)
@@ -156,8 +161,9 @@ class Joining(PeriodicPart):
                 continue
             self._members.follow(told)
             self._asks_at = self._loop.time() + LOST_SECONDS
-            return
+            return True
         self._asks_at = self._loop.time() + LOST_AGAIN_SECONDS
+        return False
 
     async def _ask(self, seed: SeedAddress, incarnation: str) -> dict[int, Address]:
         """The members, as one of them tells; raises SeedFailed."""

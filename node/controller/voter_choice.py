@@ -2,8 +2,10 @@
 
 Every node follows the controller's group; three of them vote, or five where there are five or more, so that a
 cluster of a hundred nodes commits as fast as one of three. One and two nodes all vote: what is acknowledged
-then lies on every disk there is. Voters stand in different racks first. One that stays away, or is drained,
-gives its vote to a node that is there; that one is made a voter before, so there are never fewer than needed.
+then lies on every disk there is. Of two of which one is drained the other one votes alone, as it could not
+even remove the drained node once that is stopped. Voters stand in different racks first. One that stays
+away, or is drained, gives its vote to a node that is there; that one is made a voter before, so there are
+never fewer than needed.
 """
 
 from __future__ import annotations
@@ -57,8 +59,10 @@ class View:
     """Whether the feature level lets the controller choose voters."""
 
 
-def wanted_voters(nodes: int) -> int:
-    """Number of voters of a cluster of so many nodes."""
+def wanted_voters(nodes: int, drained: int = 0) -> int:
+    """Number of voters of a cluster of so many nodes, of which so many are drained."""
+    if (nodes, drained) == (2, 1):
+        return 1
     return MOST_VOTERS if nodes >= MOST_VOTERS else min(nodes, 3)
 
 
@@ -70,7 +74,7 @@ def next_change(view: View) -> Change | None:
         return Change(Act.FOLLOW, missing[0])
     if not view.chooses:
         return None
-    wanted = wanted_voters(len(view.racks))
+    wanted = wanted_voters(len(view.racks), len({*view.draining} & view.racks.keys()))
     if len(view.voters) > wanted:
         return _unvote(view)
     if len(view.voters) < wanted:

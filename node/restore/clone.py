@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from strandline.node.objectstore.storage_owner import KEY, Owner, read_owner
 from strandline.node.objectstore.store import MAX_LIST, Buffer, ObjectNotFound, ObjectStore
 from strandline.node.restore.reading import CannotRestore, for_each, names_below
-from strandline.node.restore.stored_point import StoredPoint, read_attempts
+from strandline.node.restore.stored_point import StoredPoint
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.names import snapshot_name
 from strandline.snapshot.restore_point import point_name
@@ -42,9 +42,10 @@ def begun_name(name: str) -> str:
 
 
 async def check_target(target: ObjectStore, stored: StoredPoint, name: str) -> bool:
-    """Whether the copy is there already, and no cluster was restored from it yet.
+    """Whether the copy is there already, and belongs to no cluster that was restored from it.
 
-    Raises CannotRestore where the target has anything but such a copy, or a part of one.
+    An attempt that ended before the storage was given to its cluster changed nothing in the copy. Raises
+    CannotRestore where the target has anything but such a copy, or a part of one.
     """
     owner = await read_owner(target)
     names = await target.list("", "", MAX_LIST)
@@ -62,10 +63,12 @@ async def check_target(target: ObjectStore, stored: StoredPoint, name: str) -> b
         )
     if owner is None:
         return False
-    if owner.cluster != name or await read_attempts(target, name):
+    if owner != Owner(name, stored.point.incarnation):
         raise CannotRestore(
-            f"cluster {owner} was restored from this clone already",
-            "choose another name with --as, or start that one: `strandline cluster start`",
+            f"{owner} was restored from this clone already",
+            "choose another name with --as, or start that one in its folder: `strandline cluster start"
+            " --cluster FOLDER`; if its restore broke off, repeat that there: `strandline cluster restore"
+            " --cluster FOLDER`",
         )
     return True
 

@@ -15,7 +15,7 @@ Place = tuple[str, int]
 
 
 class StateDamaged(Exception):
-    """A stored state is not what was written, or another release wrote it."""
+    """A stored state is not what was written, or not there, or another release wrote it."""
 
 
 class Kept(NamedTuple):
@@ -59,3 +59,13 @@ def read(name: str, stored: bytes) -> StoredState:
         )
     cut = {(topic, partition): offset for topic, partition, offset in at}
     return StoredState(cut, {operator: Kept(spines, value) for operator, (spines, value) in rows.items()})
+
+
+def gone(name: str) -> StateDamaged:
+    """The error of an object of a state that is not there: the newest two states of a version stay, and a
+    cluster that was restored to an earlier point needs one from before."""
+    return StateDamaged(
+        f"STATE_GONE: {name} is not in the storage: bring it back; or, as after a restore to an earlier point"
+        " and in a clone of one, stop the version (`strandline view stop`) and apply it again, which fills it"
+        " from the beginning"
+    )

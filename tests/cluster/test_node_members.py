@@ -47,6 +47,8 @@ def test_a_drained_node_is_waited_for_until_its_vote_has_gone_where_it_can() -> 
     assert not keeps("learner", "voter", "voter", "voter")
     assert not keeps("voter", "voter", "voter"), "no other could have it"
     assert not keeps("voter", "voter", "voter", "learner", dead=4)
+    assert keeps("voter", "voter"), "the other one is to vote alone"
+    assert not keeps("voter", "voter", level=GROWTH - 1)
     earlier = [{"node": 1, "fenced": False, "draining": True}]
     assert not command.keeps_its_vote(earlier, 1, GROWTH), "an earlier release"
 

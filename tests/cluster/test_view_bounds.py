@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -147,6 +148,22 @@ def test_a_state_of_another_release_is_left_for_it(
     assert "STATE_VERSION: another release wrote views/7/" in link.status["failure"]
     assert "run that release on this node" in link.status["failure"]
     assert cluster.objects(attempt) == before
+
+
+@pytest.mark.parametrize("kind", ["state", "run"])
+def test_a_state_that_is_gone_is_told_with_the_cure(cluster: PlayedCluster, kind: str) -> None:
+    """A restore to a point of an hour ago finds the states of now alone."""
+    task = cluster.process(LIVE)
+    task.go_on()
+    task.store_state()
+    name = min(one for one in cluster.objects(LIVE) if one.endswith(f".{kind}"))
+    (cluster.folder / name).unlink()
+    shutil.rmtree(cluster.files)  # of the node that ran it
+    code, link = cluster.run(LIVE, live=True)
+    assert code == 1
+    assert not any(isinstance(one, StopViews) for one in link.said), "the object may come back"
+    assert link.status["failure"].startswith(f"STATE_GONE: {name} is not in the storage: bring it back; or, ")
+    assert "stop the version (`strandline view stop`) and apply it again" in link.status["failure"]
 
 
 @pytest.mark.parametrize("live", [True, False])

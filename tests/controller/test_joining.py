@@ -257,6 +257,35 @@ def test_founders_change_to_seeds_one_at_a_time(monkeypatch: pytest.MonkeyPatch)
         brokers.wait(lambda: all(map(brokers.registered, (1, 2, 3))), 60.0)
 
 
+def test_a_node_whose_seeds_are_gone_and_that_has_moved_asks_the_members_that_it_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the lowest id, so that it dials none, and the others dial it where it was."""
+    with Brokers() as brokers:
+        seeds = [SeedAddress(brokers.world.nodes[node].host, MESH_PORT) for node in (2, 3)]
+        founders = brokers._cluster
+        monkeypatch.setattr(
+            brokers,
+            "_cluster",
+            lambda node, peers: (
+                ClusterSection("simulated", "secret", seeds=tuple(seeds))
+                if node == 1
+                else founders(node, peers)
+            ),
+        )
+        brokers.crash(1)
+        brokers.start(1)
+        brokers.wait(lambda: brokers.registered(1), 60.0)
+        brokers.crash(1)
+        seeds[:] = [SeedAddress(brokers.world.nodes[1].host, MESH_PORT + 9)]
+        brokers.mesh_ports[1] = MESH_PORT + 1
+        brokers.start(1)
+        brokers.wait(lambda: brokers.registered(1), LOST_SECONDS + 30.0)
+        brokers.world.run(brokers.world.now + 2)
+        assert brokers.brokers[1].joining.trouble is None
+        assert brokers.brokers[2].members.addresses()[1][1] == MESH_PORT + 1
+
+
 def test_a_node_with_another_address_is_found_by_a_leader_that_has_to_dial_it() -> None:
     """It hears the other members, but not the one that has to take its registration."""
     with Brokers(leader_rebalance=False) as brokers:

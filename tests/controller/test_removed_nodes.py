@@ -86,6 +86,21 @@ def test_a_node_is_refused_while_it_lives_or_has_replicas_and_is_forgotten_after
         brokers.create_topic(brokers.leader(), "more", partitions=1, replicas=2)
 
 
+def test_of_two_nodes_one_is_drained_stopped_and_removed_and_the_other_goes_on() -> None:
+    with Brokers(nodes=2) as brokers:
+        leader, leaves = brokers.leader(), brokers.leader()
+        stays = 3 - leaves
+        assert not isinstance(brokers.submit(leader, SetDraining(leaves, True)), Refused)
+        group = brokers.brokers[stays].host.groups[CONTROLLER_GROUP]
+        brokers.wait(lambda: group.voters == (stays,) and group.is_leader)
+        brokers.stop(leaves)
+        machine = brokers.brokers[stays].controller.machine
+        brokers.wait(lambda: machine.nodes[leaves].fenced)
+        assert brokers.submit(stays, RemoveNode(leaves)) == 1
+        brokers.wait(lambda: leaves not in machine.nodes and machine.replacement is None)
+        brokers.create_topic(stays, "goes-on", partitions=1, replicas=1)
+
+
 def test_the_folder_of_a_removed_node_stays_out_and_says_why_and_an_empty_one_takes_its_id() -> None:
     with Brokers(nodes=4) as brokers:
         emptied(brokers)

@@ -68,6 +68,18 @@ def test_a_drained_voter_gives_its_vote_and_a_leader_its_leadership_first() -> N
     assert next_change(view((1, 2, 3), (4,), draining={3, 4})) is None
 
 
+def test_of_two_the_one_that_is_not_drained_votes_alone() -> None:
+    """Neither is a majority, so that it could not even remove the other one once that is stopped."""
+    assert next_change(view((1, 2), draining={2})) == Change(Act.UNVOTE, 2)
+    assert next_change(view((1, 2), draining={1})) == Change(Act.HAND_OVER, 2), "1 leads"
+    assert next_change(view((1,), (2,), draining={2})) is None
+    assert next_change(view((1,), (2,))) == Change(Act.VOTE, 2), "the drain was undone"
+    assert next_change(view((1, 2), draining={2}, gone={2})) == Change(Act.UNVOTE, 2), "with its word alone"
+    assert next_change(view((1, 2), draining={1, 2})) is None
+    assert next_change(view((1, 2), draining={3})) is None, "no node of the cluster"
+    assert next_change(view((1, 2), draining={2}, chooses=False)) is None
+
+
 def test_voters_stand_in_different_racks() -> None:
     racks = {1: "a", 2: "a", 3: "b", 4: "c"}
     assert next_change(view((1, 2, 3), (4,), racks=racks)) == Change(Act.VOTE, 4)
