@@ -32,6 +32,9 @@ KEPT_POINTS: Final = 3
 """So many tail points stay, the newest."""
 DELETED_AT_ONCE: Final = 12
 """A deletion for so many of those that do not stay."""
+MOST_LEFT: Final = 100
+"""Where fewer could not be deleted, the next look takes another point, and with it tries again. With more,
+the storage lets none be deleted, which is no matter of the points that are put."""
 STORED_SECONDS: Final = 10.0
 """Time limit for the upload of the tails. After it there is no point: what the states name may go soon."""
 WARN_SECONDS: Final = 60.0
@@ -167,20 +170,23 @@ class TailPoints(PeriodicPart):
             self._names.append(point.name)
         old = sorted(self._names)[:-KEPT_POINTS]
         if len(old) >= DELETED_AT_ONCE:
-            await self._delete(old[:MAX_DELETE])
+            await self._delete(old)
 
-    async def _delete(self, names: Sequence[str]) -> None:
-        """Delete points that do not stay; where that fails, it is tried again with the next one."""
+    async def _delete(self, old: Sequence[str]) -> None:
+        """Delete points that do not stay, the oldest first, as many as one request takes. Raises StoreError
+        while few are left."""
+        going = old[:MAX_DELETE]
         try:
-            await self._context.store.delete_many(names)
+            await self._context.store.delete_many(going)
         except StoreError as error:
-            # It is no matter of the point that was put just now.
+            if len(old) < MOST_LEFT:
+                raise
             if not self._undeleted:
                 log.warning("tail points before the newest %d are kept for now: %s", KEPT_POINTS, error)
             self._undeleted = True
             return
         self._undeleted = False
-        self._names = sorted({*(self._names or ())} - {*names})
+        self._names = sorted({*(self._names or ())} - {*going})
 
     async def _each(
         self, nodes: Sequence[int], method: str, payload: Any, seconds: float = STEP_SECONDS

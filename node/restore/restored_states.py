@@ -59,13 +59,15 @@ def point_lineage(stored: StoredPoint) -> int:
 def next_lineage(stored: StoredPoint, now_ms: int) -> int:
     """The number of times that the numbers moved on since the first life, for a restore now (Unix ms).
 
-    Steps count from the first life, not from the point: attempts go on from different points. It is once more
-    than for any attempt, whatever its point, as each may have made a cluster that ran; and once for each day
-    since the point, in which a cluster may have gone on. A clock that went back does not matter to the first.
+    Steps count from the first life, not from the point: attempts go on from different points. It is two more
+    than for any attempt, whatever its point, as each may have made a cluster that ran: so ids of groups of
+    two lives are more than a step apart, wherever in a step they are, and a partition that is added again has
+    higher terms (`earlier_terms`). And it is one more for each day since the point, in which a cluster may
+    have gone on. A clock that went back does not matter to the first.
     """
     newest = max((attempt.lineage for attempt in stored.attempts), default=0)
     days = max(0, now_ms - stored.point.taken_ms) // DAY_MS
-    return 1 + days + max(newest, point_lineage(stored))
+    return 2 + days + max(newest, point_lineage(stored))
 
 
 def check_terms(stored: StoredPoint, steps: int) -> None:

@@ -184,6 +184,7 @@ def test_few_points_stay(brokers: Brokers) -> None:
 def test_points_that_cannot_be_deleted_cost_no_point_and_go_once_they_can(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(tail_points, "MOST_LEFT", tail_points.DELETED_AT_ONCE)
     client = BatchClient(brokers, created(brokers, 1))
     driver = brokers.brokers[brokers.leader()].tail_points
     store = driver._context.store

@@ -32,7 +32,7 @@ from strandline.snapshot.restore_point import (
 )
 from strandline.statemachine.controller import restored_controller
 from strandline.statemachine.controller.controller_snapshot import load
-from strandline.statemachine.controller.restored_controller import TERMS, earlier_terms
+from strandline.statemachine.controller.restored_controller import GROUPS, TERMS, earlier_terms
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import Append
@@ -154,8 +154,8 @@ def test_terms_indexes_and_epochs_go_on_above_all_that_attempts_before_used() ->
                 assert later[group][0] >= term + TERMS
                 assert later[group][1] >= index + INDEXES
         names = stored.cluster.store.keys(attempts_prefix(CLUSTER))
-        assert [decode_attempt(stored.objects[name]).lineage for name in names] == [1, 5, 6]
-        assert next_lineage(stored.read(), taken) == 7
+        assert [decode_attempt(stored.objects[name]).lineage for name in names] == [2, 7, 9]
+        assert next_lineage(stored.read(), taken) == 11
 
 
 @settings(max_examples=6, deadline=None)
@@ -201,6 +201,21 @@ def test_a_group_goes_on_above_the_terms_of_lives_before_also_where_it_was_never
         assert [terms[group] // TERMS for group in range(6)] == [3, 3, 4, 4, 5, 5]
 
 
+@pytest.mark.parametrize("next_group", [7, 99_999, 100_000, 150_000])
+def test_a_partition_that_is_added_again_is_led_in_higher_terms_wherever_ids_of_groups_are(
+    next_group: int,
+) -> None:
+    """It was added after the point: within a step of ids, which may cross a multiple of steps."""
+    with world() as made:
+        stored = Stored(made)
+        found = stored.read()
+        found.controller.next_group = next_group
+        cluster = stored.do(partial(record_attempt, stored=found, now_ms=0, rng=made.rng("restore")))
+        again = load(next(restored_documents(found, cluster)).state).next_group
+        for lost in (next_group, next_group + 2, next_group + GROUPS - 1):
+            assert earlier_terms(again) >= earlier_terms(lost) + TERMS
+
+
 def test_terms_of_groups_to_come_are_counted_before_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restored_controller, "GROUPS", 1)
     with world() as made:
@@ -215,7 +230,7 @@ def test_terms_beyond_the_leader_epochs_of_clients_are_refused_before_anything_i
     with world() as made:
         stored = Stored(made)
         found, rng = stored.read(), made.rng("restore")
-        days = (MAX_TERM - max(one.term for one in found.documents.values())) // TERMS - 2
+        days = (MAX_TERM - max(one.term for one in found.documents.values())) // TERMS - 3
         before = dict(stored.objects)
 
         def recorded(after: int) -> RestoredCluster:
@@ -249,7 +264,7 @@ def test_of_two_restores_at_once_both_are_recorded_and_one_at_most_goes_on() -> 
         assert json.loads(stored.objects[KEY])["incarnation"] == OWNER.incarnation
         again = stored.read()
         cluster = recorded(again, "third")
-        assert cluster.lineage == 1 + max(attempt.lineage for attempt in again.attempts)
+        assert cluster.lineage == 2 + max(attempt.lineage for attempt in again.attempts)
         stored.do(lambda store: take_over(store, again, cluster))
         assert stored.read().owner.incarnation == cluster.incarnation
 
