@@ -33,8 +33,8 @@ KEPT_POINTS: Final = 3
 DELETED_AT_ONCE: Final = 12
 """A deletion for so many of those that do not stay."""
 MOST_LEFT: Final = 100
-"""Where fewer could not be deleted, the next look takes another point, and with it tries again. With more,
-the storage lets none be deleted, which is no matter of the points that are put."""
+"""A deletion that fails has the next look take another point, and so try again, while fewer are left. With
+more, the storage lets none be deleted, which is no matter of the points that are put."""
 STORED_SECONDS: Final = 10.0
 """Time limit for the upload of the tails. After it there is no point: what the states name may go soon."""
 WARN_SECONDS: Final = 60.0
