@@ -54,7 +54,8 @@ _NONE_YET = 1
 """Entries in Spark's list of executors while there are none: the driver's own."""
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
-_SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
+_SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 
 
 class NoSpark(Exception):

@@ -14,13 +14,17 @@ from strandline.snapshot.spark.audits import (
     ClusterStorage,
     Verdict,
     audit_storages,
+    key_problems,
+    key_tables,
     lacking,
     small,
 )
 from strandline.snapshot.spark.audits import run as audits_run
 from strandline.snapshot.spark.audits.audit import Audit, Frames
 from strandline.snapshot.spark.audits.checks import AUDITS
+from strandline.snapshot.spark.audits.copies import PAIR
 from strandline.snapshot.spark.audits.small import _SETTINGS, SMALL_OFFSETS, held, is_small, settings
+from strandline.snapshot.spark.audits.work import local_frame
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_commands import Bootstrap
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -99,6 +103,19 @@ def nested(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, 3).selectExpr(*columns).to(spark.createDataFrame([], NESTED).schema)
 
 
+def test_where_nothing_is_compacted_tables_have_the_columns_that_they_always_have(
+    spark: SparkSession,
+) -> None:
+    nothing = key_tables.read_tables(spark, [], [], [], small=True)
+    local = local_frame(spark, [], key_tables.LOCAL_SCHEMA)
+    keys = key_tables._key_rows(spark, [], [], [], local, True)
+    judged = key_problems.judged_keys(keys, local_frame(spark, [], PAIR))
+    whole = (keys, key_problems.key_findings(judged), key_problems.key_counts(judged))
+    for made, rows in zip((nothing.keys, nothing.findings, nothing.counts), whole, strict=True):
+        assert made.schema.simpleString() == rows.schema.simpleString()
+        assert made.isEmpty()
+
+
 class Asked:
     """Notes what an audit takes of the frames."""
 
@@ -155,7 +172,7 @@ def test_audits_that_are_not_asked_of_an_empty_cluster_would_say_the_same(
         "replay": {"replay"},
         "left": {"nothing_collectable_left"},
     }
-    monkeypatch.setattr(lacking, "lacking", lambda frames: frozenset())
+    monkeypatch.setattr(lacking, "_most", lambda rows: None)
     for name, told in zip(clusters, audit_storages(spark, [*clusters.values()]), strict=True):
         assert few[name].results == told.results
         assert [[*one.counts] for one in few[name].results] == [[*one.counts] for one in told.results]

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.audit import Answer, Frames, broken
 from strandline.snapshot.spark.audits.document_audits import going_back
+from strandline.snapshot.spark.audits.lacking import is_empty
 from strandline.snapshot.spark.audits.work import local_frame
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
@@ -23,13 +24,15 @@ _RISING = {
     "start_offset": "the start offset",
     "next_offset": "the high watermark",
 }
+_NONE_JUDGED = (
+    "root int, `judged objects` long, `level-zero objects` long, `level-one objects` long, undecided long, "
+    "`foreign names` long, `collectable epoch` long"
+)
 _SAID = "root int, `group` long, log_index long, problem string"
 
 
 def collectable_epochs_monotone(frames: Frames) -> Answer:
     readable = frames.documents.where("error is null and kind = 'partition'")
-    steps, of_partitions = going_back(readable, _RISING)
-    of_partitions = of_partitions.union(_reconciled_without_its_entry(steps))
     said, summary = [], []
     for root, history in enumerate(frames.histories):
         rounds = history.rounds()
@@ -40,12 +43,18 @@ def collectable_epochs_monotone(frames: Frames) -> Answer:
                 said.append((root, CONTROLLER_GROUP, one.controller.log_index, problem))
             highest = max(one.maximum, highest or one.maximum)
         summary.append((root, len(rounds), rounds[-1].maximum if rounds else 0))
+    of_clusters = _local(frames, said, _SAID)
+    if is_empty(readable):
+        counts = _local(frames, [], "root int, partitions long, checkpoints long, rounds long, M long")
+        return Answer(counts, "checkpoints", of_clusters)
+    steps, of_partitions = going_back(readable, _RISING)
+    of_partitions = of_partitions.union(_reconciled_without_its_entry(steps))
     counts = (
         steps.groupBy("root")
         .agg(f.countDistinct("group").alias("partitions"), f.count("*").alias("checkpoints"))
         .join(f.broadcast(_local(frames, summary, "root int, rounds long, M long")), "root")
     )
-    return Answer(counts, "checkpoints", of_partitions.union(_local(frames, said, _SAID)))
+    return Answer(counts, "checkpoints", of_partitions.union(of_clusters))
 
 
 def _reconciled_without_its_entry(steps: DataFrame) -> DataFrame:
@@ -126,18 +135,21 @@ def nothing_collectable_left(frames: Frames) -> Answer:
             (root, due.maximum if due else None, list(due.controller.deleted_topics) if due else [])
         )
         if due is None:
-            said = "collecting is, or was until lately, paused" if paused else "no checkpoint is old enough"
-            remarks.append((root, CONTROLLER_GROUP, None, f"{said}: nothing of level zero is due"))
+            why = "collecting is, or was until lately, paused" if paused else "no checkpoint is old enough"
+            remarks.append((root, CONTROLLER_GROUP, None, f"{why}: nothing of level zero is due"))
             continue
         for group, objects in frames.gone[root].items():
             if group < due.controller.next_group and group not in due.controller.partitions:
                 problem = f"{objects} published objects of a group are left whose topic was deleted"
                 groups.append((root, group, None, problem))
-    judged = _judged(frames, _local(frames, clusters, "root int, due_epoch long, due_deleted array<string>"))
-    findings = judged.where("problem is not null").select("root", "group", "object", "problem")
     of_groups = _local(frames, groups, _SAID).select(
         "root", "group", f.lit(None).cast("string").alias("object"), "problem"
     )
+    said = _local(frames, remarks, _SAID)
+    if is_empty(frames.stored):
+        return Answer(_local(frames, [], _NONE_JUDGED), "judged objects", of_groups, said)
+    judged = _judged(frames, _local(frames, clusters, "root int, due_epoch long, due_deleted array<string>"))
+    findings = judged.where("problem is not null").select("root", "group", "object", "problem")
     counts = judged.groupBy("root").agg(
         f.count_if("judged").alias("judged objects"),
         f.count_if(f.col("level") == 0).alias("level-zero objects"),
@@ -146,7 +158,7 @@ def nothing_collectable_left(frames: Frames) -> Answer:
         f.count_if(f.col("level").isNull()).alias("foreign names"),
         f.coalesce(f.max("due_epoch"), f.lit(0)).alias("collectable epoch"),
     )
-    return Answer(counts, "judged objects", findings.union(of_groups), _local(frames, remarks, _SAID))
+    return Answer(counts, "judged objects", findings.union(of_groups), said)
 
 
 def _judged(frames: Frames, clusters: DataFrame) -> DataFrame:

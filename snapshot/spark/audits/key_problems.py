@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from strandline.snapshot.spark.audits.copies import NEWEST, Pairing
+from strandline.snapshot.spark.audits.work import local_frame
 
 LATEST, KEPT, RESURRECTED, AGREE = (
     "latest_value_survives",
@@ -129,6 +130,19 @@ def _problem(audit: str, condition: Column, offset: Column, words: Column) -> Co
 def key_text() -> Column:
     """A key, of which only the hash is known, for people."""
     return f.concat(f.lit("the key of hash "), f.lower(f.substring(f.hex("key"), 1, 16)))
+
+
+def no_keys(spark: SparkSession) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Keys, `key_findings` and `key_counts` where there is no copy: planning them takes a second."""
+    keys = "root int, `group` long, key binary, lasts map<int, struct<offset: long, tombstone: boolean>>"
+    findings = "audit string, root int, `group` long, log_index long, node int, base_offset long"
+    columns = (
+        f"{keys}, times long, first_clean long",
+        f"{findings}, problem string",
+        "root int, pairing string, compared long, due long",
+    )
+    rows, found, counted = (local_frame(spark, [], one) for one in columns)
+    return rows, found, counted
 
 
 def key_findings(judged: DataFrame) -> DataFrame:

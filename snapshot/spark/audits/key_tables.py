@@ -37,7 +37,7 @@ from strandline.snapshot.names import SnapshotName, local_name
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.copies import NEWEST, PAIR, GroupCopies, pairs
 from strandline.snapshot.spark.audits.documents import Listing, by_group, is_little
-from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings
+from strandline.snapshot.spark.audits.key_problems import judged_keys, key_counts, key_findings, no_keys
 from strandline.snapshot.spark.audits.references import newest_state
 from strandline.snapshot.spark.audits.small import held
 from strandline.snapshot.spark.audits.work import ClusterStorage, frame, local_frame, mapped, record_batches
@@ -125,6 +125,8 @@ def read_tables(
     small: bool,
 ) -> Tables:
     """Read what the copies have, and compare them."""
+    if not copies:
+        return Tables(copies, {}, *no_keys(spark), ())
     local = held(_local_rows(spark, storages, copies, is_little(listings)), small)
     headers: dict[tuple[int, int], dict[int, Any]] = {(one.root, one.group): {} for one in copies}
     if any(one.local for one in copies):

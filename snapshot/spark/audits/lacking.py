@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, Callable[[Frames], DataFrame]]] = {
 
 def lacking(frames: Frames) -> frozenset[str]:
     """The kinds of rows that there are none of, as far as the planner knows without a job."""
-    return frozenset(name for name, rows in KINDS.items() if _is_empty(rows(frames)))
+    return frozenset(name for name, rows in KINDS.items() if is_empty(rows(frames)))
 
 
 def asked(audits: tuple[Audit, ...], frames: Frames) -> list[Audit]:
@@ -38,6 +38,11 @@ def asked(audits: tuple[Audit, ...], frames: Frames) -> list[Audit]:
     return [audit for audit in audits if not audit.about or not lacked.issuperset(audit.about)]
 
 
-def _is_empty(rows: DataFrame) -> bool:
+def is_empty(rows: DataFrame) -> bool:
+    """Whether the planner knows, without a job, that there are no rows."""
+    return _most(rows) == 0
+
+
+def _most(rows: DataFrame) -> int | None:
     most: Any = rows._jdf.queryExecution().optimizedPlan().maxRows()
-    return bool(most.isDefined() and most.get() == 0)
+    return int(most.get()) if most.isDefined() else None

@@ -21,7 +21,8 @@ from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.level_one_format import batches_of, parse
 from strandline.snapshot.object_frame import BadObject
 from strandline.snapshot.spark.audits.audit import Answer, Frames
-from strandline.snapshot.spark.audits.work import ClusterStorage, mapped, record_batches
+from strandline.snapshot.spark.audits.lacking import is_empty
+from strandline.snapshot.spark.audits.work import ClusterStorage, local_frame, mapped, record_batches
 from strandline.snapshot.spark.fetch import read_windows
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.spark.plan import WINDOW_BYTES
@@ -78,6 +79,8 @@ def comparisons(
     small: bool,
 ) -> DataFrame:
     """A row of SCHEMA for each level-one object of the newest checkpoints."""
+    if is_empty(batches):
+        return local_frame(spark, [], SCHEMA)
     stores = [storage.storage for storage in storages]
     nothing = {"leader_epoch": "long", "length": "long", "epoch": "long", "position": "long"}
     one = (
