@@ -205,10 +205,12 @@ class _Process:
     async def _serve(self, broker: Broker, admin: AdminServer) -> None:
         """Run until the node is to stop; if that is no failure, stop it cleanly."""
         _write_node_file(self._config, broker)
-        garbage = asyncio.create_task(Garbage(lambda: (len(broker.host.groups), broker.host.created)).run())
+        host = broker.host
+        garbage = Garbage(lambda: (len(host.groups), host.created), asyncio.get_running_loop())
+        host.on_groups_changed = garbage.changed
+        garbage.changed()  # those of the start
         broker.memory.start()
         await self._stopping.wait()
-        garbage.cancel()
         if self._fatal is None:
             try:
                 async with asyncio.timeout(STOP_SECONDS):

@@ -78,6 +78,8 @@ class GroupServices:
         self.leaving = False
         self.stopped = False
         self.on_problem: Callable[[MeshProblem], None] = lambda problem: log.warning("%s", problem)
+        self.on_groups_changed: Callable[[], None] = lambda: None
+        """Called when a group has come, or gone."""
         self._on_fatal = on_fatal
         self._on_group_failed = on_group_failed
         self._snapshot_executor = snapshot_executor

@@ -256,6 +256,7 @@ class RaftHost(GroupServices):
         group.damaged_below = stored.damaged_below
         self.groups[group_id] = group
         self.created += 1
+        self.on_groups_changed()
         self.ticker.add(group)
         self.set_active(group, True)
         self.wake(group)
@@ -300,6 +301,7 @@ class RaftHost(GroupServices):
         self.schedule()
 
     def _let_go(self, group_id: int) -> None:
+        self.on_groups_changed()
         self._dirty.pop(group_id, None)
         self.ticker.remove(group_id)
         self.campaigns.ended(group_id)

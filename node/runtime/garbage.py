@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 LOOK_SECONDS: Final = 0.2
+"""Time from a group's coming or going to the look at how many did."""
 CAME: Final = 128
 """Number of new groups that makes it worth setting all objects aside again."""
 GONE: Final = 256
@@ -23,15 +24,20 @@ GONE_SHARE: Final = 0.25
 class Garbage:
     """One per process. `groups()` gives how many groups are here, and how many have ever come."""
 
-    def __init__(self, groups: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, groups: Callable[[], tuple[int, int]], loop: asyncio.AbstractEventLoop) -> None:
         self._groups = groups
+        self._loop = loop
         self._came = self._gone = 0
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def run(self) -> None:
-        """Look for as long as the process lives."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            self.look()
+    def changed(self) -> None:
+        """A group has come, or gone: look soon. Nothing looks where none does."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_SECONDS, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.look()
 
     def look(self) -> None:
         """Set aside, or collect, if it is time."""

@@ -95,6 +95,18 @@ def test_a_stored_group_that_nobody_creates_is_named_and_can_be_let_go() -> None
     assert LoneHost(again.killed("power")).host.stored_groups() == []
 
 
+def test_it_is_told_when_a_group_comes_and_when_one_goes() -> None:
+    node = LoneHost(SimDisk(random.Random(1))).lead()
+    told: list[list[int]] = []
+    node.host.on_groups_changed = lambda: told.append(sorted(node.host.groups))
+    node.host.create_group(77, RegisterMap(), (1,))
+    node.host.create_group(78, RegisterMap(), (1,))
+    node.host.remove_group(77)
+    node.host.leave_group(78)
+    first = node.group.id
+    assert told == [[first, 77], [first, 77, 78], [first, 78], [first]]
+
+
 def test_a_snapshot_stored_late_does_not_bring_a_removed_group_back() -> None:
     disk = SimDisk(random.Random(1))
     node = LoneHost(disk).lead()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from strandline.node.runtime.garbage import CAME, GONE, Garbage
+from strandline.node.runtime.garbage import CAME, GONE, LOOK_SECONDS, Garbage
+from tests.runtime.jumping_loop import run
 
 
 class Cycle:
@@ -28,7 +30,9 @@ def thawed() -> Iterator[None]:
 
 def test_what_came_is_set_aside_and_what_went_is_collected() -> None:
     counts = [0, 0]
-    garbage = Garbage(lambda: (counts[0], counts[1]))
+    loop = asyncio.new_event_loop()
+    loop.close()  # it is asked to look, and waits for no time
+    garbage = Garbage(lambda: (counts[0], counts[1]), loop)
     garbage.look()
     before = gc.get_freeze_count()
     counts[:] = [CAME - 1, CAME - 1]
@@ -50,3 +54,27 @@ def test_what_came_is_set_aside_and_what_went_is_collected() -> None:
     assert there() is None
     assert gc.get_freeze_count() > before
     assert stays.me is stays
+
+
+def test_it_looks_once_for_groups_that_come_together_and_not_where_none_comes() -> None:
+    looks: list[float] = []
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+
+        def groups() -> tuple[int, int]:
+            looks.append(round(loop.time() - began, 3))
+            return 0, 0
+
+        garbage, began = Garbage(groups, loop), loop.time()
+        await asyncio.sleep(10)
+        assert looks == []
+        for _ in range(3):
+            garbage.changed()
+        await asyncio.sleep(10)
+        assert looks == [10 + LOOK_SECONDS]
+        garbage.changed()
+        await asyncio.sleep(10)
+        assert looks[1:] == [20 + LOOK_SECONDS]
+
+    run(test)
