@@ -32,6 +32,7 @@ DTYPES: Final[dict[Type, pl.DataType]] = {
 }
 _EVERY: Final = {"minute": "1m", "hour": "1h", "day": "1d", "week": "1w", "month": "1mo", "year": "1y"}
 _LARGEST_BIGINT: Final = 2.0**63
+_COMPARISONS: Final = (Function.EQUAL, Function.LESS, Function.LESS_OR_EQUAL)
 
 
 def evaluate(expression: Expression, rows: pl.DataFrame) -> pl.Series:
@@ -45,6 +46,15 @@ def evaluate(expression: Expression, rows: pl.DataFrame) -> pl.Series:
             return _case(arguments, kind, rows)
         case Call(Function.AND | Function.OR as function, arguments, _):
             return _logic(function, ordered(function, arguments), rows)
+        case Call(function, arguments, kind) if function in _COMPARISONS and rows.height:
+            literals = [isinstance(each, Literal) for each in arguments]
+            # A column is compared with a single value as it is; it need not be there for each row.
+            times = 1 if sum(literals) == 1 else rows.height
+            sides = [
+                literal(each, times) if isinstance(each, Literal) else evaluate(each, rows)
+                for each in arguments
+            ]
+            return _FUNCTIONS[function](sides, kind)
         case Call(function, arguments, kind):
             return _FUNCTIONS[function]([evaluate(each, rows) for each in arguments], kind)
 

@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.snapshot.views.errors import ViewStopped
-from strandline.snapshot.views.evaluate import DTYPES, evaluate
+from strandline.snapshot.views.evaluate import DTYPES, evaluate, literal
 from strandline.snapshot.views.zset import frame
 from strandline.statemachine.views.expressions import Call, Column, Expression, Function, Literal
 from strandline.statemachine.views.types import Type
 from tests.snapshot.views.deltas import FEW
+from tests.snapshot.views.json_values import VALUES
 
 F, T = Function, Type
 
@@ -162,3 +163,23 @@ def test_times() -> None:
         cut = call(F.DATE_TRUNC, T.TIMESTAMP, Literal(unit, T.STRING), Column(0, T.TIMESTAMP))
         assert worked(cut, column) == [dt.datetime(2026, month, day, hour, minute, tzinfo=dt.UTC), None]
     assert worked(Literal(1, T.DATE), column) == [dt.date(1970, 1, 2)] * 2
+
+
+@FEW
+@given(
+    st.data(), st.sampled_from([*Type]), st.sampled_from([F.EQUAL, F.LESS, F.LESS_OR_EQUAL]), st.booleans()
+)
+def test_a_literal_compares_as_a_column_of_it(
+    data: st.DataObject, kind: Type, function: Function, first: bool
+) -> None:
+    values = data.draw(st.lists(st.none() | VALUES[kind], max_size=4))
+    column = of(kind, *values)
+    one = data.draw(st.sampled_from([None, *column.to_physical().to_list()]))
+    value = Literal(one, kind)
+    beside = literal(value, len(values))
+    sides = (Column(0, kind), value) if not first else (value, Column(0, kind))
+    columns = (Column(0, kind), Column(1, kind)) if not first else (Column(1, kind), Column(0, kind))
+    found = evaluate(Call(function, sides, T.BOOLEAN), frame([column, beside]))
+    assert found.to_list() == evaluate(Call(function, columns, T.BOOLEAN), frame([column, beside])).to_list()
+    both = evaluate(Call(function, (value, value), T.BOOLEAN), frame([column]))
+    assert len(both) == len(values)
