@@ -69,8 +69,6 @@ class _Lasting:
         self._task = task
         self._number = number
         self._until = task.around.monotonic() + MOST_PAUSE_SECONDS
-        self.overdue = False
-        """Whether it has asked."""
 
     def goes_on(self) -> bool:
         """Look whether the pause has not ended. Raises what `check` raises."""
@@ -79,7 +77,6 @@ class _Lasting:
         if pause is None or pause.number != self._number:
             return False
         if self._task.around.monotonic() > self._until:
-            self.overdue = True
             self._ask_for_its_end()
             self._until = self._task.around.monotonic() + MOST_PAUSE_SECONDS
         return True
@@ -103,7 +100,7 @@ def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
         if said:
             task.commit(said)
             said = {}
-        if not lasting.goes_on() or lasting.overdue:
+        if not lasting.goes_on():
             return  # the others are not to wait for a partition of which nothing comes
         said = task.take(wanted)
     if said or task.committed != task.inputs.position:
