@@ -288,7 +288,7 @@ def _check_fits(found: Description, plain: Mapping[str, Any]) -> None:
         raise CommandFailed(
             f"the restore point is of nodes {', '.join(map(str, plain['nodes']))}, and {found.folder} has"
             f" nodes {', '.join(map(str, found.nodes))}",
-            "restore into another folder, with --cluster",
+            f"restore into another folder: --storage {found.storage} --cluster FOLDER",
         )
 
 

@@ -136,7 +136,7 @@ def problems(source: AdminSource) -> list[Problem]:
         "groups_leaderless": _about(
             group.id for group in groups if _leaderless(group) and group.id != CONTROLLER_GROUP
         ),
-        "strangers": _strangers(host),
+        "strangers": _strangers(host, machine),
         "acknowledged_lost": _lost(groups),
         "node_replaced": _replacement(machine),
         "nodes_away": (len(away), (), _nodes(away) if away else None),
@@ -208,10 +208,18 @@ def _replicas(source: AdminSource, away: dict[int, str]) -> _Found:
     return missing, tuple(sorted(groups)[:EXAMPLES]), f"{missing} of {replicas} replicas are not there"
 
 
-def _strangers(host: RaftHost) -> _Found:
+def _strangers(host: RaftHost, machine: Controller) -> _Found:
     seen = list(host.mesh.strangers.knocking().items())
-    told = (f"node {node} comes with data folder {each.folder:016x}" for node, each in seen[:EXAMPLES])
+    told = (_stranger(node, each.folder, machine) for node, each in seen[:EXAMPLES])
     return len(seen), (), "; ".join(told) or None
+
+
+def _stranger(node: int, folder: int, machine: Controller) -> str:
+    known = machine.folders.get(node)
+    cure = f"bring its own folder back, or let this one in with `strandline node replace {node}`"
+    if known is not None and known.folder == REMOVED:
+        cure = "the node was removed: end that process"
+    return f"node {node} comes with data folder {folder:016x}: {cure}"
 
 
 def _lost(groups: Iterable[RaftGroup]) -> _Found:

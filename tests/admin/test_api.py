@@ -33,7 +33,7 @@ from strandline.node.raft.mesh.strangers import STRANGER_SECONDS, Stranger
 from strandline.node.refusal import Refusal
 from strandline.statemachine.controller.balance_plan import Balance, Step
 from strandline.statemachine.controller.controller_commands import FEATURE_LEVEL, RemoveNode
-from strandline.statemachine.controller.controller_state import NodeFolder
+from strandline.statemachine.controller.controller_state import REMOVED, NodeFolder
 from strandline.statemachine.groups.group_state import Group
 from strandline.statemachine.groups.groups import GroupsMachine
 from strandline.statemachine.groups.offsets import Offsets
@@ -322,6 +322,22 @@ async def test_a_full_disk_is_told_where_a_replica_cannot_get_its_state(tmp_path
         )
         for group in groups:
             group.damaged_below = None
+
+
+@on_loop
+async def test_a_process_that_is_not_let_in_is_told_with_the_cure(tmp_path: Path) -> None:
+    """One of a node that was removed needs no other folder: it has to end."""
+    async with small_node(tmp_path) as (node, _, client):
+        node.host.mesh.strangers.known[2] = Stranger(0xAB, node.host.loop.time() + 60)
+        for folder, cure in (
+            (0xAC, "strandline node replace 2"),
+            (REMOVED, "the node was removed: end that process"),
+        ):
+            node.machine._state.folders[2] = NodeFolder(1, folder)
+            (problem,) = (await client.get("/health"))["problems"]
+            assert problem["reason"] == "strangers"
+            assert "node 2 comes with data folder 00000000000000ab: " in problem["detail"]
+            assert cure in problem["detail"]
 
 
 @on_loop

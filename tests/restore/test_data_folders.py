@@ -10,7 +10,7 @@ import pytest
 
 from strandline.cluster.failure import CommandFailed
 from strandline.cluster.local_files import RESTORING, Description
-from strandline.cluster.local_restore import _check_described, _check_place, look
+from strandline.cluster.local_restore import _check_described, _check_fits, _check_place, look
 from strandline.cluster.ports import Ports, usual_ports
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.disk import RealDisk
@@ -78,6 +78,14 @@ def test_ports_that_are_in_use_are_told_before_anything_is_done(tmp_path: Path, 
         with pytest.raises(CommandFailed, match=f"port {port} .* is in use by .*--free-ports"):
             _check_place(found, new=new)
     _check_place(found, new=new)
+
+
+def test_a_folder_that_lacks_a_node_of_the_point_is_told_with_what_to_write(tmp_path: Path) -> None:
+    """As one of which a node was added, or removed, from elsewhere."""
+    found = Description.new(tmp_path / "cluster", usual_ports((1, 2)), "/srv/own", ())
+    _check_fits(found, {"cluster": found.cluster, "nodes": [1, 2]})
+    with pytest.raises(CommandFailed, match="another folder: --storage /srv/own --cluster FOLDER"):
+        _check_fits(found, {"cluster": found.cluster, "nodes": [1, 2, 3]})
 
 
 def test_a_folder_without_objects_of_a_cluster_is_named_as_what_it_is(tmp_path: Path) -> None:
