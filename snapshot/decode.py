@@ -28,6 +28,7 @@ from strandline.snapshot.record_fields import (
     Fields,
     Longs,
     Spans,
+    Stored,
     UnreadableRecords,
     read_fields,
     record_ends,
@@ -73,7 +74,7 @@ class BatchSlice(NamedTuple):
     `[base_offset, end_offset)`, unless there are `holes`; those in `[first, end)` are wanted.
     """
 
-    data: bytes
+    data: Stored
     start: int
     length: int
     name: str
@@ -137,13 +138,12 @@ class _Chunk:
         self._payloads: list[memoryview] = []
         self._size = 0
         self._topics: dict[str, int] = {}
-        self._shared: bytes | None = None
+        self._shared: Stored | None = None
         """All batches' bytes, if they are one buffer, uncompressed and in its order."""
 
     def has_room_for(self, batch: BatchSlice) -> bool:
-        if self._shared is None or self._shared is batch.data:
-            return self._size < CHUNK_BYTES
-        return self._size < JOIN_BELOW
+        behind = self._shared is batch.data and batch.start > self._batches[-1].start
+        return self._size < (CHUNK_BYTES if behind or self._shared is None else JOIN_BELOW)
 
     def add(self, batch: BatchSlice) -> None:
         """Check a batch and take it in, unless it has no rows; raises BadObject."""
@@ -160,7 +160,7 @@ class _Chunk:
         if attributes & _TRANSACTIONAL and batch.aborted.has(producer_id, batch.base_offset):
             return
         payload = memoryview(data)[start + BATCH_HEADER_BYTES : start + batch.length]
-        shared: bytes | None = data
+        shared: Stored | None = data
         if attributes & _COMPRESSION:
             shared = None
             try:
@@ -215,7 +215,7 @@ class _Chunk:
         if decoded.num_rows:
             yield decoded
 
-    def _boundaries(self, data: bytes, begins: Longs, lengths: Longs, counts: Longs) -> tuple[Longs, Longs]:
+    def _boundaries(self, data: Stored, begins: Longs, lengths: Longs, counts: Longs) -> tuple[Longs, Longs]:
         found = array("q")
         for number, (begin, length, count) in enumerate(
             zip(begins.tolist(), lengths.tolist(), counts.tolist(), strict=True)
@@ -231,7 +231,7 @@ class _Chunk:
         return starts, ends
 
     def _fields(
-        self, data: bytes, starts: Longs, ends: Longs, counts: Longs, wanted: Collection[str]
+        self, data: Stored, starts: Longs, ends: Longs, counts: Longs, wanted: Collection[str]
     ) -> Fields:
         buffer = np.frombuffer(data, np.uint8)
         headers = "headers" in wanted
@@ -254,7 +254,7 @@ class _Chunk:
 class _Columns:
     """Construction of each column from a chunk's records."""
 
-    def __init__(self, data: bytes, rows: dict[str, Longs], topics: tuple[str, ...], fields: Fields) -> None:
+    def __init__(self, data: Stored, rows: dict[str, Longs], topics: tuple[str, ...], fields: Fields) -> None:
         self._data = pa.py_buffer(data)
         self._rows = rows
         self._topics = topics

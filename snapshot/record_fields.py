@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 Longs = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Stored = bytes | bytearray
+"""Bytes that were read; a `bytearray` is memory that is used again."""
 
 MAX_VARINT_BITS = 63
 _NULL = -1
@@ -59,7 +61,7 @@ class Fields:
     header_value: Spans | None = None
 
 
-def record_ends(data: bytes, at: int, end: int, count: int, ends: array[int]) -> None:
+def record_ends(data: Stored, at: int, end: int, count: int, ends: array[int]) -> None:
     """Append the end position of each of `count` records that lie in `[at, end)`; raises UnreadableRecords.
 
     The records of some topics are of one length, those of others of any. So a run of equal ones is looked
@@ -82,7 +84,7 @@ def record_ends(data: bytes, at: int, end: int, count: int, ends: array[int]) ->
         raise UnreadableRecords(f"{count} records end at byte {at} in place of {end}")
 
 
-def _walk(data: bytes, at: int, count: int, ends: array[int]) -> int:
+def _walk(data: Stored, at: int, count: int, ends: array[int]) -> int:
     """Append the ends of `count` records from `at` on, and return the last; raises IndexError.
 
     The one loop over records: it reads a length and steps over it.
@@ -103,7 +105,7 @@ def _walk(data: bytes, at: int, count: int, ends: array[int]) -> int:
     return at
 
 
-def _equal_run(data: bytes, at: int, end: int, most: int) -> Longs | None:
+def _equal_run(data: Stored, at: int, end: int, most: int) -> Longs | None:
     """Ends of the records from `at` on that are as long as the first, up to `most`; None for fewer than _RUN.
 
     Where a record is followed by its own length again, the next one ends as far behind it. So the bytes at
@@ -122,7 +124,7 @@ def _equal_run(data: bytes, at: int, end: int, most: int) -> Longs | None:
     return at + step * np.arange(1, found + 1, dtype=np.int64) if found >= _RUN else None
 
 
-def _long_length(data: bytes, at: int) -> tuple[int, int]:
+def _long_length(data: Stored, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]

@@ -52,6 +52,10 @@ class Storage(ABC):
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """So many bytes of an object from `start` on; fewer than asked for is an error."""
 
+    def read_into(self, key: str, start: int, room: memoryview) -> None:
+        """Fill `room` with the bytes of an object from `start` on; fewer than it takes is an error."""
+        room[:] = self.get_range(key, start, len(room))
+
     @abstractmethod
     def list(self, prefix: str) -> list[str]:
         """The keys that start with a prefix, in key order. The prefix is empty or ends with a slash."""
@@ -132,6 +136,14 @@ class FolderStorage(Storage):
         except OSError as error:
             raise self._failed(key, error) from error
         return _whole(self.url, key, start, length, data)
+
+    def read_into(self, key: str, start: int, room: memoryview) -> None:
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                found = os.preadv(file.fileno(), [room], start)
+        except OSError as error:
+            raise self._failed(key, error) from error
+        _check_length(self.url, key, start, len(room), found)
 
     def _path(self, key: str) -> str:
         return os.path.join(self.url, key)
@@ -225,12 +237,15 @@ class BucketStorage(Storage):
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:
-    if len(data) != length:
-        end = start + len(data)
-        raise StorageError(
-            f"{url}: object {key} ends at byte {end}, bytes up to {start + length} were asked for"
-        )
+    _check_length(url, key, start, length, len(data))
     return data
+
+
+def _check_length(url: str, key: str, start: int, length: int, found: int) -> None:
+    if found != length:
+        raise StorageError(
+            f"{url}: object {key} ends at byte {start + found}, bytes up to {start + length} were asked for"
+        )
 
 
 def _first_line(error: Exception) -> str:

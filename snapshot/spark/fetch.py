@@ -8,7 +8,8 @@ one is held against its own checksum, which covers what Kafka's leaves out, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,14 +18,19 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from strandline.snapshot.aborted import Aborted
 from strandline.snapshot.decode import COLUMNS, BatchSlice, Decoder
 from strandline.snapshot.level_one_format import Block, batches_of, verify_block
+from strandline.snapshot.record_fields import Stored
 from strandline.snapshot.spark.pieces import PIECE, PieceKind, Slice
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.level_one import UNIQUE_BYTES, level_one_name
 
 PARALLEL_GETS: Final = 8
+AHEAD: Final = 2
+"""Windows of a task that are in memory: one is decoded, the next is on its way."""
 JOIN_GAP_BYTES: Final = 128 * 1024
 """Maximum gap between two ranges that are read with one request: a request costs about as much."""
+MOST_ROOM: Final = 1 << 30
+"""Bytes of a window's ranges up to which they share memory: Arrow's positions in it have 31 bits."""
 WAITS_SECONDS: Final = (0.0, 1.0, 2.0, 4.0)
 """Pauses before each look for records that are not where a state said: newer states are published within
 seconds, and an object may go before that of its successor is there."""
@@ -56,7 +62,7 @@ class _StoredBlock(NamedTuple):
     def end_offset(self) -> int:
         return self.block.end_offset
 
-    def batches(self, data: bytes, start: int) -> Iterator[BatchSlice]:
+    def batches(self, data: Stored, start: int) -> Iterator[BatchSlice]:
         """Its wanted batches; the block's bytes are those of `data` from `start` on. Raises BadObject."""
         name, block, piece, aborted, holes = self
         content = memoryview(data)[start : start + block.length]
@@ -89,6 +95,24 @@ class _Range:
     start: int
     end: int
     document: str
+    place: int = 0
+    """Its beginning in the memory that it is read into."""
+
+
+class _Memory:
+    """Memory of a task's windows, used again: fresh pages cost the kernel as much as filling them."""
+
+    def __init__(self) -> None:
+        self._free: bytearray | None = None
+
+    def take(self, size: int) -> bytearray:
+        """At least so many bytes."""
+        free, self._free = self._free, None
+        return free if free is not None and len(free) >= size else bytearray(size)
+
+    def give(self, memory: bytearray) -> None:
+        """Have it for a later window; nothing may refer to it any more."""
+        self._free = memory
 
 
 class _Window:
@@ -101,8 +125,12 @@ class _Window:
         slices: Sequence[Slice],
         moved: Moved | None,
         moves: int = len(WAITS_SECONDS),
+        memory: _Memory | None = None,
     ) -> None:
-        """`moved` is asked for records whose objects are gone, up to `moves` times for one place."""
+        """`moved` is asked for records whose objects are gone, up to `moves` times for one place.
+
+        Bytes are read into `memory`, if there is one, and are another window's after `release`.
+        """
         self._storage = storage
         self._pool = pool
         self._moved = moved
@@ -125,17 +153,40 @@ class _Window:
                 self._stored.append(stored)
                 self._pieces.append(piece)
         self._ranges: list[_Range] = []
+        first: list[int] = []
+        """Number of the first piece of each range: as they are decoded, so they lie in memory."""
         for key, start, end, document, number in sorted(wanted):
             last = self._ranges[-1] if self._ranges else None
             if last is not None and last.key == key and start - last.end <= JOIN_GAP_BYTES:
                 last.end = max(end, last.end)
+                first[-1] = min(first[-1], number)
             else:
                 self._ranges.append(_Range(key, start, end, document))
+                first.append(number)
             self._range_of[number] = len(self._ranges) - 1
-        self._gets = [
-            pool.submit(get_referred, storage, one.key, one.start, one.end - one.start, one.document)
-            for one in self._ranges
-        ]
+        size = sum(one.end - one.start for one in self._ranges)
+        self._memory = memory if size <= MOST_ROOM else None
+        self._room: bytearray | None = None
+        if self._memory is not None:
+            self._room, place = self._memory.take(size), 0
+            for range_number in sorted(range(len(first)), key=first.__getitem__):
+                one = self._ranges[range_number]
+                one.place, place = place, place + one.end - one.start
+        self._gets = [pool.submit(self._get, one) for one in self._ranges]
+
+    def _get(self, one: _Range) -> Stored:
+        if self._room is None:
+            return get_referred(self._storage, one.key, one.start, one.end - one.start, one.document)
+        room = memoryview(self._room)[one.place : one.place + one.end - one.start]
+        with _referred(one.document):
+            self._storage.read_into(one.key, one.start, room)
+        return self._room
+
+    def release(self) -> None:
+        """Leave the memory to another window, once no get of this one writes to it any more."""
+        if self._memory is not None and self._room is not None:
+            wait(self._gets)
+            self._memory.give(self._room)
 
     def batches(self) -> Iterator[BatchSlice]:
         """The batches with their bytes; waits for them. Raises StorageError, BadObject."""
@@ -148,7 +199,8 @@ class _Window:
                 number += 1
                 continue
             try:
-                data, begin = self._gets[source].result(), self._ranges[source].start
+                data = self._gets[source].result()
+                begin = self._ranges[source].start - self._ranges[source].place
             except ObjectGone as error:
                 if self._moved is None or not self._moves:
                     raise
@@ -214,14 +266,16 @@ def read_windows(
     With `moved`, what lies elsewhere by now is read there.
     """
     decoder = Decoder(schema)
+    memory = _Memory() if len(windows) > AHEAD else None
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
-        following = _Window(storage, pool, windows[0], moved) if windows else None
+        following = _Window(storage, pool, windows[0], moved, memory=memory) if windows else None
         for number in range(len(windows)):
             window = following
             assert window is not None, "a window is on its way for every number"
             more = number + 1 < len(windows)
-            following = _Window(storage, pool, windows[number + 1], moved) if more else None
+            following = _Window(storage, pool, windows[number + 1], moved, memory=memory) if more else None
             yield from decoder.decode(window.batches())
+            window.release()  # what was decoded of it is copies
 
 
 def first_offset_since(storage: Storage, piece: Slice, timestamp: int) -> int | None:
@@ -236,8 +290,15 @@ def first_offset_since(storage: Storage, piece: Slice, timestamp: int) -> int | 
 
 def get_referred(storage: Storage, key: str, start: int, length: int, document: str) -> bytes:
     """Bytes of an object that a published state refers to; raises ObjectGone, StorageError."""
-    try:
+    with _referred(document):
         return storage.get_range(key, start, length)
+
+
+@contextmanager
+def _referred(document: str) -> Iterator[None]:
+    """Turns ObjectMissing, of what a document refers to, into ObjectGone."""
+    try:
+        yield
     except ObjectMissing as error:
         reason = f"{document} refers to it: deleted since its lease has ended, or lost"
         raise ObjectGone(f"{error}; {reason}. Take a new checkpoint and read again") from error

@@ -225,6 +225,7 @@ def test_large_runs_of_one_object_are_not_joined_with_others(monkeypatch: pytest
     together = [apart[0]._replace(data=whole), apart[1]._replace(data=whole, start=len(one))]
     assert [len(found) for found in Decoder(ALL).decode(apart)] == [3, 1]
     assert [len(found) for found in Decoder(ALL).decode(together)] == [4]
+    assert [len(found) for found in Decoder(ALL).decode(together[::-1])] == [1, 3]
 
 
 @settings(max_examples=300, deadline=None)

@@ -44,9 +44,16 @@ def check(storage: Storage) -> None:
             storage.get(missing)
         with pytest.raises(ObjectMissing, match=f"there is no object {missing}"):
             storage.get_range(missing, 0, 1)
+        with pytest.raises(ObjectMissing, match=f"there is no object {missing}"):
+            storage.read_into(missing, 0, memoryview(bytearray(1)))
     for start, length in ((2, 3), (4, 1)):
         with pytest.raises(StorageError, match="object a/b-c"):
             storage.get_range("a/b-c", start, length)
+        with pytest.raises(StorageError, match="object a/b-c"):
+            storage.read_into("a/b-c", start, memoryview(bytearray(length)))
+    room = bytearray(b"****")
+    storage.read_into("a/b-c", 1, memoryview(room)[1:3])
+    assert room == b"*as*"
 
 
 def test_a_folder(tmp_path: Path) -> None:
