@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from strandline.node.checkpoints.packed_entries import PackedEntries
 from strandline.node.checkpoints.publisher import CheckpointPublisher
 from strandline.snapshot.document import SnapshotDocument
 from strandline.snapshot.log_document import LogDocument, pack_entry
@@ -51,11 +52,11 @@ class TailBudget:
 
 
 class OpenTail:
-    """A led group's entries above `after` that no tail has yet; `entries` are packed, joined."""
+    """A led group's entries above `after` that no tail has yet."""
 
     def __init__(self, after: int) -> None:
         self.after = self.index = after
-        self.entries = bytearray()
+        self.entries = PackedEntries()
 
 
 class CheckpointRecorder:
@@ -101,7 +102,7 @@ class CheckpointRecorder:
         self._after = 0
         """The tail holds the entries above this index; 0 is the beginning of the log."""
         self._last = 0
-        self._tail = bytearray()
+        self._tail = PackedEntries()
         self.whole = True
         """Whether the tail has every entry since `_after`."""
 
@@ -126,12 +127,12 @@ class CheckpointRecorder:
         packed = pack_entry(index, term, given)
         if self.whole:
             if self._budget.take(len(packed)):
-                self._tail += packed
+                self._tail.add(packed)
             else:
                 self._forget()
         if opened is not None:
             if self._open_budget.take(len(packed)):
-                opened.entries += packed
+                opened.entries.add(packed)
                 opened.index = index
             else:
                 self.close_tail()
@@ -163,7 +164,8 @@ class CheckpointRecorder:
         term, voters, learners = self._place(index)
         entries = None
         if self.whole:
-            entries = LogDocument(self._cluster, self.kind, self._group, self._after, index, self._tail)
+            tail = self._tail.joined()
+            entries = LogDocument(self._cluster, self.kind, self._group, self._after, index, tail)
         if voters:
             place = SnapshotDocument(
                 self._cluster, self.kind, self._group, index, term, voters, learners, b""
@@ -190,5 +192,5 @@ class CheckpointRecorder:
 
     def _forget(self) -> None:
         self._budget.used -= len(self._tail)
-        self._tail = bytearray()
+        self._tail = PackedEntries()
         self.whole = False

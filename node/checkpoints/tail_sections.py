@@ -215,7 +215,7 @@ class TailSections:
             self._seen[group] = _Seen(visible, taken.index)
             if taken.index == taken.after:
                 return None  # only members have changed
-            return Part(recorder.kind, group, taken.after, taken.index, None, bytes(taken.entries))
+            return Part(recorder.kind, group, taken.after, taken.index, None, taken.entries.joined())
         state = self._state(group, raft.applied)
         if state is not None:
             self._seen[group] = _Seen(visible, raft.applied)
