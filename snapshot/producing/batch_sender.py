@@ -73,6 +73,8 @@ class BatchSender:
 
     def put(self, place: Place, batch: bytes, count: int) -> None:
         """Take the next batch of a partition, of `count` records; `send` sends it."""
+        if not self._waiting_bytes:
+            self._progress.renew()  # until now there was nothing that could go on
         lane = self._lanes.setdefault(place, _Lane())
         lane.sequence = (lane.sequence + count) % _SEQUENCES
         lane.closed.append(batch)
@@ -93,8 +95,10 @@ class BatchSender:
         chosen: dict[Address, list[Place]] = {}
         sizes: dict[Address, int] = {}
         homeless: set[str] = set()
+        # Also one whose leader is another by now: two answers would be taken for those of two batches.
+        asked = {place for request in self._under_way.values() for place in request.places}
         for place, lane in self._lanes.items():
-            if not lane.closed:
+            if not lane.closed or place in asked:
                 continue
             address = self._brokers.leader(*place)
             if address is None:
