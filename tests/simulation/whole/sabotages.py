@@ -293,7 +293,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "removed-comes-back": (2084, 2085),
     "old-incarnation-let-in": (2032,),
     "restored-terms-again": (2032,),
-    "added-terms-again": (2486,),
+    "added-terms-again": (2550,),
     "restored-epochs-again": (2032,),
     "restored-ids-too-low": (2032,),
     "point-objects-collected": (2039,),
