@@ -16,7 +16,7 @@ from strandline.cluster.view_worker.fetched import Place
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.way import Way, addresses, connected
 from strandline.snapshot.compression import Compression
-from strandline.snapshot.connection import ConnectionLost
+from strandline.snapshot.connection import ANSWER_SECONDS, ConnectionLost
 from strandline.snapshot.producing import transactions
 from strandline.snapshot.producing.batch_sender import BatchSender
 from strandline.snapshot.producing.brokers import GROUP, TRANSACTION, Address, Brokers
@@ -25,8 +25,9 @@ from strandline.snapshot.producing.partitioning import places_of
 from strandline.snapshot.producing.record_batch import framed
 from strandline.snapshot.producing.record_columns import packed
 
-REQUEST_SECONDS: Final = 30.0
-"""For each question, and between two acknowledgements of records."""
+REQUEST_SECONDS: Final = ANSWER_SECONDS + 15.0
+"""For each question, and between two acknowledgements of records: a node that stands still is given up before
+that, and another one asked. A transaction may last longer."""
 TRANSACTION_SECONDS: Final = 60.0
 ENDED: Final = "\0"
 """Of offsets' metadata: librdkafka's Python client writes it, and reads on until it finds one."""

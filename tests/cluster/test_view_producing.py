@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace as Entity
@@ -20,6 +21,7 @@ from strandline.node.kafka.wire.record_batch import BatchLimits, validate_produc
 from strandline.snapshot.connection import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
+    ANSWER_SECONDS,
     END_TXN,
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
@@ -43,6 +45,7 @@ NAMES = {
     TXN_OFFSET_COMMIT: "offsets",
     END_TXN: "end",
 }
+REAL_REQUEST_SECONDS = producing.REQUEST_SECONDS
 PLACE = TopicPlace("out", 1, True, 1 << 20)
 THREE = TopicPlace("three", 3, True, 1 << 20)
 
@@ -280,3 +283,30 @@ def test_a_topic_that_has_got_its_name_is_waited_for(cluster: Cluster, producer:
     producer.write(PLACE, column(b"a"), column(b"1"))
     producer.commit({}, "")
     assert records(cluster, "out", 0) == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize("what", ["add", "produce", "group", "offsets", "end"])
+def test_what_a_node_that_stands_still_was_asked_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It is silent for as long as an answer may take; another node has its place by then."""
+    monkeypatch.setattr(producing, "REQUEST_SECONDS", REAL_REQUEST_SECONDS)
+    made = LeaderProducer({"bootstrap.servers": "h:1"}, "view.p.1")
+    made.take_over()
+    late = [0.0]
+    clock = Entity(monotonic=lambda: time.monotonic() + late[0], sleep=lambda _: None)
+    monkeypatch.setattr("strandline.snapshot.producing.brokers.time", clock)
+    answer = cluster.answer
+
+    def silent(api: Api, request: Any) -> Any:
+        if not late[0] and NAMES.get(api) == what:
+            late[0] = ANSWER_SECONDS
+            raise ConnectionLost("h:1: no answer for 30 s")
+        return answer(api, request)
+
+    monkeypatch.setattr(cluster, "answer", silent)
+    made.write(PLACE, column(b"a"), column(b"1"))
+    made.commit({("in", 0): 7}, "told")
+    assert late[0]
+    assert records(cluster, "out", 0) == [(b"a", b"1")]
+    assert cluster.offsets == {("in", 0): (7, "told\0")}
