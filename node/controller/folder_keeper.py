@@ -237,7 +237,7 @@ class FolderKeeper:
                     " has served from storage that did: name the folder or prefix that the cluster was made"
                     f" with; {_damaged(Owner(cluster, incarnation))}"
                 )
-            await claim(self._store, Owner(cluster, incarnation), self._is_new)
+            await claim(self._store, Owner(cluster, incarnation), self._is_new, self._leads)
             found = self.stored = await read_owner(self._store)
         if found is not None:
             check_owner(found, cluster, incarnation)
@@ -251,6 +251,9 @@ class FolderKeeper:
         has registered, as each does once its storage has said whose it is, and no peer had another folder
         under this node's id."""
         return not self._controller.machine.nodes and not self._host.mesh.strangers.was_disowned
+
+    def _leads(self) -> bool:
+        return self._controller.leader == self._host.node_id
 
     async def _found(self) -> None:
         """Take this node's vote as a founder; returns once it is on the disk. Raises OSError."""

@@ -117,23 +117,29 @@ def check_cluster(owner: Owner, cluster: str) -> None:
         )
 
 
-async def claim(store: ObjectStore, owner: Owner, is_new: Callable[[], bool]) -> None:
-    """Let the storage say that it is this owner's, if it says nothing yet and the cluster `is_new`.
+async def claim(
+    store: ObjectStore, owner: Owner, is_new: Callable[[], bool], leads: Callable[[], bool]
+) -> None:
+    """Let the storage say that it is this owner's, if it says nothing yet, the cluster `is_new` and this node
+    `leads` its controller.
 
-    A cluster that has lived has storage that says so: what says nothing is another folder or prefix, or a
-    folder that is not mounted. What is acknowledged must not be put there.
+    All other nodes have to find that word in theirs, so that no node of a cluster has another place than the
+    others. As long as the cluster is new they look again. A cluster that has lived has storage that says
+    whose it is: what says nothing is another folder or prefix, or a folder that is not mounted, and what is
+    acknowledged must not be put there.
 
-    Raises ForeignStorage when it is another's, or StoreError while nothing is known. Every node of an
+    Raises ForeignStorage when it is another's, or StoreError while nothing is known. Every leader of an
     incarnation writes the same bytes, so a write that comes late changes nothing. Two clusters that come at
     the very same moment may both find nothing: the one whose word was replaced finds out when it looks again.
     """
     found = await find_owner(store)
     if found is None:
-        if is_new():
+        new = is_new()
+        if new and leads():
             await store.put(KEY, [owner.document().encode()])
-        # Else another founder may have put it since the look, and have registered.
+        # Else the leader may have put it since the look.
         found = await read_owner(store)
-        if found is None and not is_new():
+        if found is None and not new:
             raise ForeignStorage(
                 f"storage.url: nothing there says that it belongs to cluster {owner.cluster!r}, whose other"
                 " nodes have storage that does: mount it on this machine, or name the folder or prefix that"

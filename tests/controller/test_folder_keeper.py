@@ -52,7 +52,7 @@ class Scene:
             give_vote=lambda *given: self.votes.append(given),
             store_folder=self.writes.append,
         )
-        controller = SimpleNamespace(machine=self.machine)
+        controller = SimpleNamespace(machine=self.machine, leader=1)
         owned = SimpleNamespace(owner="this cluster")
         self.keeper = FolderKeeper(
             cast(Any, host),

@@ -65,7 +65,7 @@ class Shelf:
 
 
 def claimed(shelf: Shelf, owner: Owner) -> None:
-    asyncio.run(claim(shelf, owner, lambda: True))
+    asyncio.run(claim(shelf, owner, lambda: True, lambda: True))
 
 
 def test_the_first_cluster_leaves_its_name_and_its_nodes_come_again() -> None:
@@ -111,10 +111,10 @@ def test_storage_that_says_nothing_is_not_that_of_a_cluster_that_has_lived() -> 
     """It is a folder that is not mounted, or another one: what is put there would be missed."""
     shelf = Shelf()
     with pytest.raises(ForeignStorage, match="whose other nodes have storage that does: mount it"):
-        asyncio.run(claim(shelf, HARBOUR, lambda: False))
+        asyncio.run(claim(shelf, HARBOUR, lambda: False, lambda: True))
     assert shelf.objects == {}
     claimed(shelf, HARBOUR)
-    asyncio.run(claim(shelf, HARBOUR, lambda: False))
+    asyncio.run(claim(shelf, HARBOUR, lambda: False, lambda: True))
 
 
 def test_a_founder_whose_look_came_before_anothers_word_takes_that() -> None:
@@ -125,7 +125,7 @@ def test_a_founder_whose_look_came_before_anothers_word_takes_that() -> None:
         shelf.objects[KEY] = HARBOUR.document().encode()
         return False
 
-    asyncio.run(claim(shelf, HARBOUR, is_new))
+    asyncio.run(claim(shelf, HARBOUR, is_new, lambda: True))
     assert shelf.puts == 0
 
 
@@ -141,7 +141,7 @@ def test_something_else_of_that_name_is_refused_and_kept(said: bytes) -> None:
 def test_storage_with_a_clusters_objects_and_no_owner_belongs_to_no_new_cluster(name: str) -> None:
     """The object that named the owner was deleted, and all folders are lost: this is the last copy."""
     shelf = Shelf(**{name: b"x"})
-    for look in (find_owner(shelf), claim(shelf, HARBOUR, lambda: True)):
+    for look in (find_owner(shelf), claim(shelf, HARBOUR, lambda: True, lambda: True)):
         with pytest.raises(ForeignStorage, match=rf"such as '{name}'.* the object 'cluster' was deleted"):
             asyncio.run(look)
     assert shelf.objects == {name: b"x"}
