@@ -527,6 +527,28 @@ def test_a_founder_that_comes_late_makes_no_other_storage_the_clusters() -> None
         brokers.wait(lambda: brokers.registered(3), 60.0)
 
 
+@pytest.mark.parametrize("elsewhere", [1, 2, 3])
+def test_founders_with_two_places_make_one_of_them_the_clusters(elsewhere: int) -> None:
+    """As three machines of which each has a folder of its own under the one name. The node that leads the
+    controller makes its place the cluster's, and all that have another one end."""
+    with Brokers(start=False) as brokers:
+        other, client = SimStore(brokers.world), brokers.store.client
+
+        def place(node: SimNode) -> SimStoreClient:
+            return other.client(node) if node.id == elsewhere else client(node)
+
+        with patch.object(brokers.store, "client", place):
+            for node in brokers.nodes:
+                brokers.start(node)
+            alone, rest = {elsewhere}, {*brokers.nodes} - {elsewhere}
+            brokers.wait(lambda: {*brokers.fatal} in (alone, rest))
+        for error in brokers.fatal.values():
+            assert "whose other nodes have storage that does" in str(error)
+        claimed = [one for one in (brokers.store, other) if "cluster" in one.objects]
+        assert claimed == [other if elsewhere not in brokers.fatal else brokers.store]
+        brokers.fatal.clear()
+
+
 def test_node_waits_for_a_bucket_that_is_gone_and_says_so() -> None:
     """A bucket that is missing is not another cluster's, and the nodes need not be started again for it."""
     missing = NotDone("list", "", "the bucket is missing", retriable=False)

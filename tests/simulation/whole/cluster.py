@@ -228,6 +228,8 @@ class WholeCluster:
                 wall_ms=lambda: START_MS + int(1000 * (loop.time() - self.clock_start(sim.id))),
                 on_fatal=lambda error: self._fatal(sim, error), wal=plan.wal,
             )  # fmt: skip
+        if not plan.leader_claims:
+            broker.keeper._leads = lambda: True  # type: ignore[method-assign]
         self._watch_groups(broker)
         self.on_broker(broker)
         try:

@@ -118,6 +118,9 @@ class Plan:
     """Of the nodes, those that join when the cluster runs; one of all nodes is removed then."""
     upheaval: Upheaval | None = None
     """What meets nodes that join and leave; None: nothing but the other faults."""
+    leader_claims: bool = False
+    """Whether the storage is made the cluster's as nodes do it, by the controller's leader alone. Else every
+    founder puts the same word, which moves no seed from before that rule; in one storage it is the same."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -266,6 +269,8 @@ def with_far_store(plan: Plan, seed: int) -> Plan:
     return replace(plan, hedging=True, batching=batching, faults=(*plan.faults, *FAR_FAULTS))
 
 
+LEADER_CLAIMS_FROM = 4_000
+"""The first seed in which the controller's leader alone claims the storage; as for a far store."""
 MOVING_SHARE = 1 / 6
 """Of the seeds, those in which partitions move between nodes."""
 

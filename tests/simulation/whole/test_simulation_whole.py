@@ -21,7 +21,7 @@ from tests.partition.lone import Lone
 from tests.runtime.jumping_loop import run
 from tests.simulation.run import main
 from tests.simulation.sabotage import Sabotage
-from tests.simulation.whole.plan import ADMIN, FAR_FROM, FAULTS
+from tests.simulation.whole.plan import ADMIN, FAR_FROM, FAULTS, LEADER_CLAIMS_FROM
 from tests.simulation.whole.sabotages import SABOTAGES
 from tests.simulation.whole.scenario import run_seed
 from tests.simulation.whole.themes import THEMES, plan_of
@@ -63,6 +63,11 @@ def test_access_is_controlled_by_entries_that_change(seed: int) -> None:
     assert report.outcomes["changes of logins"] > 10
     assert report.outcomes["refused by logins"] > 50
     assert report.outcomes["answers by logins"] - report.outcomes["refused by logins"] > 50
+
+
+def test_the_leader_alone_makes_the_storage_the_clusters() -> None:
+    assert plan_of(LEADER_CLAIMS_FROM).leader_claims
+    assert run_seed(LEADER_CLAIMS_FROM).findings == []
 
 
 @pytest.mark.parametrize("seed", [2000, 2005])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tests.simulation.whole.plan import (
+    LEADER_CLAIMS_FROM,
     WIPED,
     Plan,
     anything,
@@ -49,7 +50,7 @@ def plan_of(seed: int) -> Plan:
     plan = with_acls(with_far_store(plan, seed), seed)
     plan = with_tails(plan, random.Random(f"{seed} tails"))
     plan = with_upheaval(with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed), seed)
-    return with_restore(plan, seed)
+    return replace(with_restore(plan, seed), leader_claims=seed >= LEADER_CLAIMS_FROM)
 
 
 def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:
