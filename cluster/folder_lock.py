@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import IO, Final
 
 from strandline.cluster.failure import CommandFailed
-from strandline.cluster.output import warn
 
 _LOCK: Final = "cluster.lock"
 _LOCK_SECONDS: Final = 120.0
@@ -27,6 +26,8 @@ def alone(folder: Path) -> Iterator[None]:
     while (lock := _locked(folder / _LOCK)) is None:
         waited = time.monotonic() - began
         if not told and waited >= _TOLD_SECONDS:
+            from strandline.cluster.output import warn  # not for a program without the extra of a node
+
             warn(f"another command is at work on {folder}: waiting for it, for {_LOCK_SECONDS:g} s at most")
             told = True
         if waited >= _LOCK_SECONDS:

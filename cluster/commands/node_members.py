@@ -126,7 +126,7 @@ def votes_missing(rows: Sequence[Mapping[str, Any]]) -> bool:
 def _wanted_voters(rows: Sequence[Mapping[str, Any]]) -> int:
     from strandline.node.controller.voter_choice import wanted_voters
 
-    return wanted_voters(len(rows), sum(bool(one["draining"]) for one in rows))
+    return wanted_voters(len(rows), sum(bool(one.get("draining")) for one in rows))
 
 
 def _voters(rows: Sequence[Mapping[str, Any]]) -> int:
