@@ -23,6 +23,7 @@ from strandline.snapshot.connection import (
     LIST_TRANSACTIONS,
     RETRIABLE,
     TXN_OFFSET_COMMIT,
+    Api,
     ConnectionLost,
     by_topic,
 )
@@ -104,10 +105,7 @@ def add_partitions(brokers: Brokers, producer: Producer, places: Iterable[tuple[
             if one.partition_error_code is not ErrorCode.operation_not_attempted
         )
 
-    answer = brokers.ask_coordinator(
-        TRANSACTION, producer.transactional_id, ADD_PARTITIONS_TO_TXN, request, code_of
-    )
-    _check(producer, code_of(answer))
+    _have_done(brokers, producer, ADD_PARTITIONS_TO_TXN, request, code_of)
 
 
 def commit_offsets(
@@ -123,10 +121,7 @@ def commit_offsets(
         producer_epoch=producer.epoch,
         group_id=group,
     )
-    answer = brokers.ask_coordinator(
-        TRANSACTION, producer.transactional_id, ADD_OFFSETS_TO_TXN, adding, lambda told: told.error_code
-    )
-    _check(producer, answer.error_code)
+    _have_done(brokers, producer, ADD_OFFSETS_TO_TXN, adding)
     types = TXN_OFFSET_COMMIT.request
     topics = []
     for topic, numbers in by_topic(offsets).items():
@@ -168,10 +163,19 @@ def end(brokers: Brokers, producer: Producer, *, commit: bool) -> None:
         producer_epoch=producer.epoch,
         committed=commit,
     )
-    answer = brokers.ask_coordinator(
-        TRANSACTION, producer.transactional_id, END_TXN, request, lambda told: told.error_code
-    )
-    _check(producer, answer.error_code)
+    _have_done(brokers, producer, END_TXN, request)
+
+
+def _have_done(
+    brokers: Brokers,
+    producer: Producer,
+    api: Api,
+    request: Any,
+    code_of: Callable[[Any], ErrorCode] = lambda answer: answer.error_code,
+) -> None:
+    """Ask the coordinator of the producer's transactions. Raises Fenced, SinkError, Unanswered."""
+    answer = brokers.ask_coordinator(TRANSACTION, producer.transactional_id, api, request, code_of)
+    _check(producer, code_of(answer))
 
 
 def _check(producer: Producer, code: ErrorCode) -> None:
