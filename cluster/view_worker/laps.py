@@ -1,8 +1,12 @@
-"""The parts of a pause, and how long each has lasted."""
+"""What a version's process tells of its time: the parts of its start and of a pause, and its rate."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+RATE_SECONDS: Final = 2.0
+"""Over which a rate is told, at least."""
 
 
 class Laps:
@@ -23,3 +27,20 @@ class Laps:
     def seconds(self) -> float:
         """From the beginning to the end of the last part."""
         return round(self._last - self.began, 3)
+
+
+class Rate:
+    """Records a second."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._since, self._then = monotonic(), 0
+
+    def of(self, taken: int) -> int | None:
+        """The rate since it was told last, by the records that were taken by now; None: it is too early."""
+        now = self._monotonic()
+        if now - self._since < RATE_SECONDS:
+            return None
+        rate = round((taken - self._then) / (now - self._since))
+        self._since, self._then = now, taken
+        return rate

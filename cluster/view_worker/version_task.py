@@ -17,6 +17,7 @@ from strandline.cluster.view_worker import clients, memory, outputs
 from strandline.cluster.view_worker.fetched import Cut, Place
 from strandline.cluster.view_worker.holds import hold, release
 from strandline.cluster.view_worker.inputs import Inputs
+from strandline.cluster.view_worker.laps import Laps, Rate
 from strandline.cluster.view_worker.node_link import HoldLost, NodeLink
 from strandline.cluster.view_worker.producing import Producer
 from strandline.cluster.view_worker.sinks import Sinks
@@ -44,8 +45,6 @@ FIRST_STATE_SECONDS: Final = 1.0
 MOST_STATE_SECONDS: Final = 60.0
 """The time between two stored states doubles up to this: what is to be replayed takes less."""
 HOLD_SECONDS: Final = 3600.0
-RATE_SECONDS: Final = 2.0
-"""Over which a rate is told."""
 _TELL_SECONDS: Final = 0.5
 
 
@@ -73,14 +72,14 @@ class VersionTask:
         `way`; raises CannotRun, Replaced, KafkaException, StoreError, OSError."""
         self.link = link
         self.around = around
+        self._start = Laps(around.monotonic)
         self._memory = memory.MemoryBound(memory_limit, around.own_memory, memory.give_back)
         self.attempt = attempt
         self.worker = worker
         self.live = live
         self.status: dict[str, Any] = {"phase": "starting", "records": 0, "written": 0, "replayed": 0}
         self._told = 0.0
-        self._rate_from = around.monotonic(), 0
-        """A moment, and the records that were taken by then."""
+        self._rate = Rate(around.monotonic)
         program = link.known.program
         self.program = program.name
         self.version = self.present_version()
@@ -155,6 +154,7 @@ class VersionTask:
         return found is not None and found.attempt == self.attempt
 
     def _begin(self) -> None:
+        self._start.end("join")
         places = self._places()
         found = outputs.committed(self._consumer, places)
         own = found if found is not None and found.attempt == self.attempt else None
@@ -182,10 +182,13 @@ class VersionTask:
         self.committed: Cut = dict(own.cut) if own else dict(stored)
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
         self._state_cut = dict(stored)
+        self._start.end("state")
         self.tell(phase="replaying")
         while not self.inputs.at(self.committed):
             self.check()
             self.status["replayed"] += self._step(self.committed)[0]
+        self._start.end("replay")
+        self.status["start_parts"] = self._start.parts
 
     def _places(self) -> list[Place]:
         topics = self.link.known.topics
@@ -250,11 +253,8 @@ class VersionTask:
         self._told = self.around.monotonic()
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
         rows, size = self._circuit.size()
-        taken = self.status["records"] + self.status["replayed"]
-        since = self._told - self._rate_from[0]
-        if since >= RATE_SECONDS:
-            self.status["rate"] = round((taken - self._rate_from[1]) / since)
-            self._rate_from = self._told, taken
+        if (rate := self._rate.of(self.status["records"] + self.status["replayed"])) is not None:
+            self.status["rate"] = rate
         now = {"rows": rows, "bytes": size, "held_bytes": self._held_bytes(), "cut": cut}
         self.link.tell({**self.status, "skipped": self._steps.skipped, **now})
 

@@ -93,6 +93,7 @@ def test_what_was_committed_is_replayed_in_silence_and_what_is_new_is_written_on
         cluster.sell(*THIRD)  # the replay reads beyond its end
     again = begun(cluster)
     assert again.status["replayed"] == len(SECOND) + (0 if stored else len(FIRST))
+    assert [*again.status["start_parts"]] == ["join", "state", "replay"]
     if not waiting:
         steps(cluster, again)
         assert cluster.written() == before

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 import pytest
 
 from tests.programs.bench import views_bench, views_peers, views_state
-from tests.programs.bench.views_bench import Report, Run
+from tests.programs.bench.views_cluster import Report, Run
+from tests.programs.bench.views_memory import taken
+from tests.programs.bench.views_rows import Rows
 from tests.programs.bench.views_watcher import Watcher
 
 
@@ -53,8 +57,43 @@ def test_the_longest_gap_and_the_ages_are_those_of_a_time() -> None:
     watcher = Watcher.__new__(Watcher)
     watcher.seen = [(1.0, 0.1), (2.0, 0.2), (5.0, 0.3), (5.5, 0.4), (20.0, 9.0)]
     assert watcher.gap(0.0, 10.0) == 3.0
-    assert watcher.ages(1.0, 6.0)[0] == pytest.approx(0.25)
-    assert [line[2] for line in views_bench.cluster_lines(Report().cluster)] == ["-"] * 10
+    assert watcher.ages((1.0, 6.0))[0] == pytest.approx(0.25)
+    assert watcher.ages((1.0, 2.5), (19.0, 21.0))[0] == pytest.approx(0.2)
+    assert [line[2] for line in views_bench.cluster_lines(Report())] == ["-"] * 18
+
+
+def test_quantiles_are_those_that_the_values_have() -> None:
+    assert views_bench.quantile_lines("pause", [0.5]) == [["pause", "500 ms"]]
+    few = views_bench.quantile_lines("pause", [0.1, 0.2, 0.6])
+    assert few == [["pause, p50 of 3", "200 ms"], ["the longest of 3", "600 ms"]]
+    many = views_bench.quantile_lines("pause", [0.1] * 99 + [0.9])
+    assert [line[0] for line in many] == ["pause, p50 of 100", "p99", "the longest of 100"]
+    parts = {"stop": 0.02, "cut over": 0.1}
+    cutovers = [{"pause": 0.12, "gap": 0.3, "parts": parts}] * 2
+    assert views_bench.cutover_lines(cutovers)[1] == ["2", "stop 20.0 ms, cut over 100 ms", "120 ms", "300 ms"]
+
+
+def test_rows_that_are_written_at_once_are_those_that_flow_in() -> None:
+    rows = Rows.__new__(Rows)
+    rows._keys, rows._sent = 7, 3
+    keys, values = rows._columns(20)
+    found = [json.loads(one) for one in values.to_pylist()]
+    wanted = [rows._numbers(at) for at in range(3, 23)]
+    assert [(one["auction"], one["price"]) for one in found] == wanted
+    assert keys.to_pylist() == [b"%d" % auction for auction, _ in wanted]
+    assert all(set(one) == {"auction", "price", "sent"} for one in found)
+
+
+def test_memory_is_told_with_and_without_mapped_files(tmp_path: Path) -> None:
+    size = 64 << 20
+    file = tmp_path / "mapped"
+    file.write_bytes(b"x" * size)
+    before = taken(os.getpid())
+    with file.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as mapped:
+        assert mapped.find(b"y") == -1
+        after = taken(os.getpid())
+    assert after.all - before.all > size * 3 // 4
+    assert after.own - before.own < size // 4
 
 
 def test_a_view_and_duckdb_work_the_same_lines(tmp_path: Path) -> None:

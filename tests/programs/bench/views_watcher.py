@@ -56,9 +56,9 @@ class Watcher:
         self._thread.join()
         self._consumer.close()
 
-    def ages(self, first: float, last: float) -> tuple[float, float]:
-        """p50 and p99 of the ages that were seen between two moments."""
-        ages = [age for moment, age in self.seen if first <= moment < last]
+    def ages(self, *spans: tuple[float, float]) -> tuple[float, float]:
+        """p50 and p99 of the ages that were seen in some times, each from its first moment to its last."""
+        ages = [age for moment, age in self.seen if any(first <= moment < last for first, last in spans)]
         cuts = quantiles(ages, n=100) if len(ages) > 1 else [float("nan")] * 99
         return cuts[49], cuts[98]
 
