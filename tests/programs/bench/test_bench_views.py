@@ -68,9 +68,9 @@ def test_quantiles_are_those_that_the_values_have() -> None:
     assert few == [["pause, p50 of 3", "200 ms"], ["the longest of 3", "600 ms"]]
     many = views_bench.quantile_lines("pause", [0.1] * 99 + [0.9])
     assert [line[0] for line in many] == ["pause, p50 of 100", "p99", "the longest of 100"]
-    parts = {"stop": 0.02, "cut over": 0.1}
-    cutovers = [{"pause": 0.12, "gap": 0.3, "parts": parts}] * 2
-    assert views_bench.cutover_lines(cutovers)[1] == ["2", "stop 20.0 ms, cut over 100 ms", "120 ms", "300 ms"]
+    one = {"pause": 0.12, "gap": 0.3, "parts": {"stop": 0.02, "begin": 0.1}}
+    wanted = ["2", "stop 20.0 ms, begin 100 ms", "120 ms", "300 ms"]
+    assert views_bench.cutover_lines([one] * 2)[1] == wanted
 
 
 def test_rows_that_are_written_at_once_are_those_that_flow_in() -> None:
