@@ -1,4 +1,4 @@
-"""What a version's process tells of its time: the parts of its start and of a pause, and its rate."""
+"""Times that a version's process tells: the parts of its start and of a pause, and its rate."""
 
 from __future__ import annotations
 
