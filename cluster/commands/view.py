@@ -20,6 +20,8 @@ app = typer.Typer(help="Views: queries over topics, kept up to date.", no_args_i
 
 WAIT_SECONDS: Final = 0.1
 """Between two looks at a program that is waited for."""
+BEHIND_SECONDS: Final = 5.0
+"""By then the node that answers knows of an attempt that another node began."""
 
 
 app.command()(plan)
@@ -285,15 +287,18 @@ def _host_first(addresses: tuple[str, ...], name: str) -> list[str]:
 
 def _wait(addresses: tuple[str, ...], name: str, attempt: int, seconds: float) -> None:
     """Wait for the cutover of an attempt; CommandFailed when it ended otherwise, or is not over in time."""
-    end = time.monotonic() + seconds
+    end, known_by, seen = time.monotonic() + seconds, time.monotonic() + BEHIND_SECONDS, False
     while True:
-        program = _find(first_answer(addresses, "GET", "/api/views"), name)
-        if program["live"] is not None and program["live"]["attempt"] == attempt:
+        answer = first_answer(addresses, "GET", "/api/views")
+        program = next((one for one in answer["programs"] if one["name"] == name), None)
+        live, filled = (program["live"], program["next"]) if program else (None, None)
+        if live is not None and live["attempt"] == attempt:
             return
-        if program["next"] is None or program["next"]["attempt"] != attempt:
-            raise CommandFailed(
-                f"program {name}: {program['ended']}", "mend that, then apply it again", FAILED
-            )
+        if filled is not None and filled["attempt"] == attempt:
+            seen = True
+        elif seen or time.monotonic() > known_by:
+            ended = _find(answer, name)["ended"]
+            raise CommandFailed(f"program {name}: {ended}", "mend that, then apply it again", FAILED)
         if time.monotonic() > end:
             cure = f"the attempt goes on: see `strandline view status {name}`"
             raise CommandFailed(f"program {name} is not live after {seconds:g} s", cure, FAILED)

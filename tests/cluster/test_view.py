@@ -10,7 +10,8 @@ from typing import Any, Final
 import pytest
 
 from strandline.cluster import group_client
-from strandline.cluster.commands import view_plan
+from strandline.cluster.commands import view, view_plan
+from strandline.cluster.failure import CommandFailed
 from strandline.cluster.target import Target
 from strandline.snapshot import extras
 from strandline.statemachine.views.refusals import Code
@@ -257,3 +258,23 @@ def test_a_keyed_table_over_a_compacted_topic_is_applied_at_the_node_that_runs_t
         done = strandline(capfd, monkeypatch, "view", "apply", "keyed.sql", "--admin", both)
         assert (done.status, "attempt 9" in done.out) == (0, True), done
         assert not [path for method, path, _ in first.asked if method == "POST"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_node_that_is_behind_does_not_know_of_the_attempt_yet(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """It is no end of the attempt, unless it was there, or is not for long."""
+    before = {"name": "p", "live": {"attempt": 4}, "next": None, "ended": None}
+    began = {**before, "next": {"attempt": 9}}
+    states = [[], [before], [began], [{**began, "live": {"attempt": 9}, "next": None}]]
+    ends = [[before], [began], [{**before, "ended": "BECAUSE"}]] if known else [[{**before, "ended": "OF"}]]
+    answers = iter(states)
+    monkeypatch.setattr(view, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(view, "first_answer", lambda *_: {"programs": next(answers)})
+    view._wait((), "p", 9, 10.0)
+    assert next(answers, None) is None
+    monkeypatch.setattr(view, "BEHIND_SECONDS", 60.0 if known else -1.0)
+    answers = iter(ends)
+    with pytest.raises(CommandFailed, match="program p: BECAUSE" if known else "program p: OF"):
+        view._wait((), "p", 9, 10.0)
