@@ -31,7 +31,9 @@ DTYPES: Final[dict[Type, pl.DataType]] = {
     Type.TIMESTAMP: pl.Datetime("us", "UTC"),
 }
 _EVERY: Final = {"minute": "1m", "hour": "1h", "day": "1d", "week": "1w", "month": "1mo", "year": "1y"}
-_LARGEST_BIGINT: Final = 2.0**63
+_BEYOND_BIGINT: Final = 2.0**63
+TIMES: Final = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The microseconds of the years 1 to 9999, which Python's times have."""
 _COMPARISONS: Final = (Function.EQUAL, Function.LESS, Function.LESS_OR_EQUAL)
 
 
@@ -166,7 +168,7 @@ def _cast(arguments: list[pl.Series], kind: Type) -> pl.Series:
     if column.dtype == pl.Float64 and kind in WHOLE:
         cut = column.to_numpy()
         with np.errstate(invalid="ignore"):
-            outside = ~(np.abs(cut) < _LARGEST_BIGINT) & column.is_not_null().to_numpy()
+            outside = ~((cut >= -_BEYOND_BIGINT) & (cut < _BEYOND_BIGINT)) & column.is_not_null().to_numpy()
         if outside.any():
             raise ViewStopped(f"a number is beyond the range of {kind.value}")
         return _narrowed(column.cast(pl.Int128), kind)
@@ -188,7 +190,15 @@ def _window(arguments: list[pl.Series], kind: Type, behind: int) -> pl.Series:
     length = int(lengths[0])
     # The remainder of numpy and polars has the sign of the divisor, so times before 1970 are in their
     # windows too.
-    return (moments - moments % length + behind * length).cast(DTYPES[kind])
+    edges = moments - moments % length + behind * length
+    if has_dates(edges):
+        return edges.cast(DTYPES[kind])
+    raise ViewStopped("the start or end of a window is beyond the years 1 to 9999; guard it with a condition")
+
+
+def has_dates(microseconds: pl.Series) -> bool:
+    """Tell whether all times since 1970 are in years that dates are written with."""
+    return bool(microseconds.is_between(*TIMES).all())
 
 
 def _like(arguments: list[pl.Series], kind: Type) -> pl.Series:

@@ -19,7 +19,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from strandline.snapshot.views import json_columns
 from strandline.snapshot.views.errors import ViewError
-from strandline.snapshot.views.evaluate import DTYPES
+from strandline.snapshot.views.evaluate import DTYPES, has_dates
 from strandline.snapshot.views.zset import ZSet, canonical, frame, zset
 from strandline.statemachine.views.plan import Positions, Source
 from strandline.statemachine.views.types import Type
@@ -43,8 +43,6 @@ RECORDS: Final = pa.schema(
     ]
 )
 """Of an Arrow batch of records. The offsets of a partition grow."""
-_TIMES: Final = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The microseconds of the years 1 to 9999, which Python's times have."""
 META: Final = ("_partition", "_offset", "_timestamp")
 
 
@@ -108,7 +106,7 @@ class RecordReader:
         for name, kind in self._source.columns:
             if name not in found:
                 column = records.column(name[1:])
-                if name == "_timestamp" and not _has_dates(column):
+                if name == "_timestamp" and not has_dates(pl.Series(column.cast(pa.int64()))):
                     return None
                 found[name] = pl.Series(column).cast(DTYPES[kind])
         rows = frame([found[name] for name, _ in self._source.columns])
@@ -198,12 +196,6 @@ def batch_of(records: Iterable[Record]) -> Any:
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, RECORDS, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
-
-
-def _has_dates(times: Any) -> bool:
-    microseconds = times.cast(pa.int64()).to_numpy()
-    first, last = _TIMES
-    return not len(microseconds) or bool(first <= microseconds.min() and microseconds.max() <= last)
 
 
 def _object(value: bytes) -> dict[str, Any]:

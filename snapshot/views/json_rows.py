@@ -32,7 +32,8 @@ def columns(sink: Sink, changes: Changes) -> tuple[Any, Any]:
     keys = _joined("[", [""] * len(sink.key), [texts[at] for at in sink.key], "]", rows)
     values = _joined("{", named, texts, "}", rows)
     if removed:
-        gone = [_texts(column) for column in changes.removed.get_columns()]
+        # Without a key there is no more than one row; `removed` has a column that stands for it.
+        gone = [_texts(column) for column in changes.removed.get_columns()[: len(sink.key)]]
         keys = pl.concat([keys, _joined("[", [""] * len(gone), gone, "]", removed)])
         values = pl.concat([values, pl.repeat(None, removed, dtype=pl.Binary, eager=True)])
     return _arrow(keys), _arrow(values)

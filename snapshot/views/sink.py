@@ -44,7 +44,10 @@ _MOVES: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The rows that keys now have, and the keys that have none any more."""
+    """The rows that keys now have, and the keys that have none any more.
+
+    The one row of a view without a key is removed as a row of one column, which means nothing.
+    """
 
     rows: pl.DataFrame
     removed: pl.DataFrame
@@ -109,7 +112,7 @@ class Sink(Operator):
             raise ViewInvariant(f"{self.name} says what its step or its content is, and nothing else")
         keys = chosen(delta.rows, self._layout.key)
         if not self._layout.key:
-            # There is one row: all have the same place, and none is removed but for another.
+            # There is one row at most: all have the same place.
             keys = frame([pl.repeat(False, len(delta), dtype=pl.Boolean, eager=True)])
         if not len(delta):
             return Changes(delta.rows, keys)

@@ -159,6 +159,10 @@ def _call(text: Text, call: exp.Expr, scalars: Scalars) -> _Call:
     if argument.find(exp.AggFunc):
         raise text.unsupported("an aggregate of an aggregate", inner, "group twice, by a view")
     star = isinstance(argument, exp.Star)
+    if star and distinct:
+        raise text.unsupported(
+            inner.sql("spark"), inner, "name a column, or count what SELECT DISTINCT gives"
+        )
     of = None if star else scalars.of(argument)
     if (
         isinstance(of, Literal)

@@ -29,6 +29,7 @@ from strandline.statemachine.views.expressions import (
     may_fail,
     moved,
 )
+from strandline.statemachine.views.nulls import never_null
 from strandline.statemachine.views.plan import Join, Plan
 from strandline.statemachine.views.refusals import Code
 from strandline.statemachine.views.rewrites import all_columns, conjunction, conjuncts, mapped
@@ -109,6 +110,8 @@ class _Work:
         """Conditions that may be worked out as soon as their columns are there."""
         self._of: dict[Expression, int] = {}
         """The join from which on a condition of an inner ON counts."""
+        self._again: dict[int, list[Expression]] = {}
+        """Conditions of an inner ON that an earlier one has, too, and that an outer join may undo."""
         self.later: dict[Expression, None] = {}
         """Conditions of WHERE on what an outer join may leave null: they come last."""
         self.outer: dict[int, dict[Expression, None]] = {}
@@ -117,8 +120,13 @@ class _Work:
     def add(self, parts: Sequence[Expression], number: int) -> None:
         """Add conditions of WHERE (0) or of an inner join."""
         for each in parts:
-            if not number and self._nullable & {*columns_of(each)}:
+            columns = {*columns_of(each)}
+            # What has no column is of all rows, also of those that an outer join adds.
+            waits = bool(self._nullable & columns if columns else self._nullable)
+            if not number and waits:
                 self.later[each] = None
+            elif waits and each in self.pool:
+                self._again.setdefault(number, []).append(each)
             else:
                 self.pool[each] = None
                 self._of.setdefault(each, number)
@@ -157,6 +165,8 @@ class _Work:
 
     def _inner(self, made: Part, part: Part, relation: Relation) -> Part:
         number = self._relations.index(relation)
+        for each in self._again.get(number, ()):
+            self.pool[each], self._of[each] = None, number
         usable = {
             each: None
             for each in self.pool
@@ -288,7 +298,19 @@ def _outer_join(left: Part, right: Part, pairs: list[tuple[Expression, Expressio
     single = right.key is not None and right.key <= _columns_of_sides(pairs)[1]
     if single and not full:
         key = left.key
+    elif left.key is None or right.key is None or (full and not _is_told(left) and not _is_told(right)):
+        key = None
     else:
-        key = None if left.key is None or right.key is None else left.key | right.key
+        key = left.key | right.key
     plan = outer(ours, theirs, all_left=True, all_right=full)
     return Part(plan, _places(left, right, len(ours.types)), key)
+
+
+def _is_told(part: Part) -> bool:
+    """Whether a row of a side can be told by its key from one that is not there, which has nulls alone.
+
+    If those of neither side can, two rows of a FULL JOIN without a match could have one key.
+    """
+    there = never_null(part.plan)
+    places = (part.places[number] for number in part.key or ())
+    return any(isinstance(each, Column) and each.position in there for each in places)

@@ -89,6 +89,7 @@ def _view(text: Text, each: ViewText, output: Output, fixed: frozenset[Plan]) ->
         cause = "its rows have no key by which its topic could be compacted"
         cure = (
             "select all columns of GROUP BY, or DISTINCT, or the primary key, or _partition and _offset; "
+            "of a FULL JOIN a column of one side's key must never be null (WHERE … IS NOT NULL); "
             "a LOCAL VIEW needs no key"
         )
         raise text.refused(Code.NO_KEY, each.name, cause, cure, each.at)

@@ -86,10 +86,16 @@ def filtered(
     if grouped and (correlated or found.value is None):
         cure = "make a view of its groups, and an equality with that"
         raise text.unsupported("a correlated query with groups", found.node, cure)
+    limited = query.args.get("limit")
+    if limited and correlated:
+        # It would be the limit of all rows, and not of those for one row outside.
+        cure = "EXISTS needs no LIMIT; else make a view of the rows, and an equality with that"
+        raise text.unsupported("a correlated query with LIMIT", found.node, cure)
     ours: list[Expression] = [outer.of(mine) for mine, _ in pairs] or [Literal(1, Type.INT)]
     names = [exp.alias_(theirs.copy(), f"k{at}") for at, (_, theirs) in enumerate(pairs)]
     query.set("expressions", names or [exp.alias_(exp.Literal.number(1), "k0")])
-    query.set("distinct", None)
+    if not limited:
+        query.set("distinct", None)  # how often a row is there does not count
     inner = output_of(query)
     theirs = all_columns(inner.plan)[: len(ours)]
     kinds = [_common(text, found, mine.type, its.type) for mine, its in zip(ours, theirs, strict=True)]

@@ -167,7 +167,7 @@ class Topic:
 
     def take(self, changes: Changes) -> None:
         for gone in changes.removed.rows():
-            del self.rows[tuple(map(plain, gone))]
+            del self.rows[tuple(map(plain, gone[: len(self._key)]))]
         for row in changes.rows.rows():
             exact = tuple(map(plain, row))
             self.rows[tuple(exact[position] for position in self._key)] = exact

@@ -134,8 +134,8 @@ def test_nan_is_the_largest_and_equal_to_itself() -> None:
 
 def test_casts() -> None:
     to_whole = call(F.CAST, T.BIGINT, X)
-    assert worked(to_whole, of(T.DOUBLE, 1.9, -1.9, None)) == [1, -1, None]
-    for beyond in (math.nan, math.inf, 1e300, 9.3e18):
+    assert worked(to_whole, of(T.DOUBLE, 1.9, -1.9, None, -(2.0**63))) == [1, -1, None, -(2**63)]
+    for beyond in (math.nan, math.inf, 1e300, 9.3e18, 2.0**63, -9.3e18):
         with pytest.raises(ViewStopped, match="beyond the range of BIGINT"):
             worked(to_whole, of(T.DOUBLE, beyond))
     with pytest.raises(ViewStopped, match="beyond the range of INT"):
@@ -163,6 +163,19 @@ def test_times() -> None:
         cut = call(F.DATE_TRUNC, T.TIMESTAMP, Literal(unit, T.STRING), Column(0, T.TIMESTAMP))
         assert worked(cut, column) == [dt.datetime(2026, month, day, hour, minute, tzinfo=dt.UTC), None]
     assert worked(Literal(1, T.DATE), column) == [dt.date(1970, 1, 2)] * 2
+
+
+def test_a_window_ends_in_a_year_that_is_written_with_four_digits() -> None:
+    """A time beyond is no text of a record: the process ended without a reason, and the next one too."""
+    week, moment = Literal(7 * 86_400_000_000, T.BIGINT), Column(0, T.TIMESTAMP)
+    first, last = dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, 23, tzinfo=dt.UTC)
+    for function, beyond in ((F.WINDOW_START, first), (F.WINDOW_END, last)):
+        with pytest.raises(ViewStopped, match="beyond the years 1 to 9999"):
+            worked(
+                call(function, T.TIMESTAMP, week, moment), of(T.TIMESTAMP, last - dt.timedelta(30), beyond)
+            )
+    start = call(F.WINDOW_START, T.TIMESTAMP, week, moment)
+    assert worked(start, of(T.TIMESTAMP, last, None)) == [dt.datetime(9999, 12, 30, tzinfo=dt.UTC), None]
 
 
 @FEW

@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.snapshot.views import json_columns
+from strandline.snapshot.views.circuit import Circuit, Node
 from strandline.snapshot.views.evaluate import DTYPES
 from strandline.snapshot.views.json_records import BadRecord, RecordReader, batch_of
 from strandline.snapshot.views.json_rows import _plain
 from strandline.snapshot.views.sink import Changes
+from strandline.snapshot.views.sink import Sink as SinkOperator
 from strandline.snapshot.views.zset import chosen, zset
 from strandline.statemachine.views.plan import Sink
 from strandline.statemachine.views.types import Type
+from tests.snapshot.views.circuits import follow
 from tests.snapshot.views.json_values import COLUMNS, VALUES, record, records, source
 
 PLAIN: Final = (
@@ -188,3 +191,17 @@ def test_records_are_what_json_dumps_makes_of_a_row(rows: list[tuple[Any, ...]])
             (dumped([values[at] for at in sink.key]), dumped(dict(zip(sink.names, values, strict=True))))
         )
     assert records(sink, Changes(frame, keys)) == [*wanted, *((key, None) for key, _ in wanted)]
+
+
+def test_a_row_without_a_key_is_removed_under_the_key_that_it_was_written_under() -> None:
+    table = source(("n", Type.BIGINT))
+    sink = Sink(table, ("n",), (), 1)
+    circuit = Circuit(
+        {"rows": (DTYPES[Type.BIGINT],)}, [Node(SinkOperator("out", (DTYPES[Type.BIGINT],), ()), ("rows",))]
+    )
+    follow(circuit)
+    found = []
+    for weight in (1, -1):
+        (changes,) = circuit.step({"rows": zset((DTYPES[Type.BIGINT],), [(3,)], [weight])}).values()
+        found += records(sink, changes)
+    assert found == [(b"[]", b'{"n":3}'), (b"[]", None)]

@@ -129,6 +129,7 @@ REFUSED = [
         8,
         query("SELECT count(DISTINCT a, b) AS s FROM t"),
     ),
+    (Code.UNSUPPORTED_SQL, "COUNT(DISTINCT *)", 4, 8, query("SELECT count(DISTINCT *) AS s FROM t")),
     (
         Code.UNSUPPORTED_SQL,
         "a window function over groups",
@@ -173,6 +174,13 @@ REFUSED = [
         23,
         query("SELECT a FROM t WHERE a IN (SELECT max(a) FROM u WHERE u.k = t.b)"),
     ),
+    (
+        Code.UNSUPPORTED_SQL,
+        "a correlated query with LIMIT",
+        4,
+        38,
+        query("SELECT a FROM t WHERE EXISTS (SELECT k FROM u WHERE u.a = t.a ORDER BY 1 LIMIT 1)"),
+    ),
     (Code.WRONG_TYPE, "the subquery", 4, 23, query("SELECT a FROM t WHERE a IN (SELECT k FROM u)")),
     (Code.UNSUPPORTED_SQL, "SELECT without FROM", 4, 8, query("SELECT 1 AS x")),
     (
@@ -200,6 +208,16 @@ REFUSED = [
     (Code.NO_KEY, "v", 3, 13, query("SELECT count(*) AS n FROM t GROUP BY a")),
     (Code.NO_KEY, "v", 3, 13, query("SELECT _offset, a FROM t")),
     (Code.NO_KEY, "v", 3, 13, query("SELECT _partition, _offset FROM t UNION ALL SELECT a, n FROM t")),
+    (
+        Code.NO_KEY,
+        "v",
+        3,
+        13,
+        query(
+            "SELECT x.a, y.b, y.n FROM (SELECT DISTINCT a FROM t) x FULL JOIN (SELECT DISTINCT b, n FROM t) y"
+            " ON x.a = y.n"
+        ),
+    ),
     (Code.NO_KEY, "table", 1, 14, "CREATE TABLE t (a INT PRIMARY KEY)"),
     (Code.NO_KEY, "table", 1, 14, "CREATE TABLE t (a INT) OPTIONS (mode 'upsert')"),
 ]
@@ -225,3 +243,43 @@ def test_every_code_is_reached() -> None:
 def test_a_program_that_is_nested_too_deep_is_refused() -> None:
     with pytest.raises(Refused, match="nested too deep"):
         program_of(query(f"SELECT a FROM t WHERE {'(' * 5000}a = 1{')' * 5000}"))
+
+
+NULLABLE = "SELECT DISTINCT n AS m FROM t"
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        "SELECT k AS b, a FROM u",
+        "SELECT _partition, _offset, a FROM t",
+        "SELECT a, count(*) AS n FROM t WHERE a > 1 GROUP BY a",
+        "SELECT DISTINCT a FROM t WHERE NOT a + 1 IS NULL AND b <> 'x'",
+        "SELECT DISTINCT coalesce(a, 0) AS a, b FROM t",
+        "SELECT DISTINCT if(b LIKE 'x%', length(b), 0) AS a FROM t",
+        "SELECT DISTINCT a IS NULL AS c, a FROM t",
+        "SELECT DISTINCT t.a FROM t JOIN u ON t.a = u.a",
+        "SELECT a, r FROM (SELECT a, row_number() OVER (ORDER BY a) AS r FROM t) WHERE r < 3",
+        "SELECT 2 AS a FROM u UNION SELECT a FROM t WHERE a > 0",
+        "SELECT DISTINCT a FROM (SELECT count(a) AS a FROM t GROUP BY b)",
+    ],
+)
+def test_a_full_join_has_a_key_where_a_key_of_one_side_is_never_null(side: str) -> None:
+    program_of(query(f"SELECT x.*, y.m FROM ({side}) x FULL JOIN ({NULLABLE}) y ON x.a = y.m"))
+
+
+@pytest.mark.parametrize(
+    "side",
+    [
+        "SELECT DISTINCT a FROM t WHERE a > 1 OR b = 'x'",
+        "SELECT DISTINCT if(a > 1, a, NULL) AS a FROM t",
+        "SELECT DISTINCT u.a FROM t LEFT JOIN u ON t.b = u.k",
+        "SELECT a FROM t WHERE a > 0 UNION SELECT a FROM u",
+        "SELECT DISTINCT a FROM (SELECT max(a) AS a FROM t GROUP BY b)",
+        "SELECT max(a) AS a FROM t",
+    ],
+)
+def test_a_full_join_has_no_key_where_keys_of_both_sides_may_be_null(side: str) -> None:
+    with pytest.raises(Refused) as refused:
+        program_of(query(f"SELECT * FROM ({side}) x FULL JOIN ({NULLABLE}) y ON x.a = y.m"))
+    assert refused.value.code is Code.NO_KEY
