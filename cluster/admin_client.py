@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from strandline.cluster.client_settings import CURRENT
-from strandline.cluster.failure import MISUSED, CommandFailed, one_line
+from strandline.cluster.failure import FAILED, MISUSED, CommandFailed, one_line
 from strandline.cluster.token_file import has_token, token
 
 HTTPS: Final = "https://"
@@ -23,6 +23,8 @@ HTTPS: Final = "https://"
 DEGRADED: Final = "degraded: "
 """Begins the problem of a node that does its part, while something around it is wrong."""
 _ANSWER_LIMIT: Final = 64 * 1024 * 1024
+_JUDGED: Final = (400, 409)
+"""Statuses of a request that makes no sense, or not in the cluster as it is."""
 
 
 class Unreachable(Exception):
@@ -133,14 +135,21 @@ class AdminClient:
 
 
 def first_answer(
-    addresses: Sequence[str], method: str, path: str, body: Any = None, *, timeout: float = 10.0
+    addresses: Sequence[str],
+    method: str,
+    path: str,
+    body: Any = None,
+    *,
+    timeout: float = 10.0,
+    refused: int = FAILED,
 ) -> Any:
     """The body of the first good answer of any of these nodes; CommandFailed when there is none.
 
     A node that answers with an error has judged the request, or is not able to serve it now; only in the
-    latter case (status 503) the next one is asked.
+    latter case (status 503) the next one is asked. `refused` is the status to end with where it judged it.
     """
     problems = []
+    status = FAILED
     cure = "check that the nodes run (`strandline cluster status`), or name one's HTTP port with --admin"
     for address in addresses:
         try:
@@ -155,11 +164,12 @@ def first_answer(
             continue
         problems.append(f"{address}: {answer.reasons}")
         if answer.status != 503:
+            status = refused if answer.status in _JUDGED else FAILED
             cure = "correct what was asked for" if answer.status < 500 else "see that node's log"
             if answer.status == 401:
                 cure = "write sasl.username and sasl.password to the file of `strandline --config FILE`"
             break
-    raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure)
+    raise CommandFailed(f"{method} {path} failed ({'; '.join(problems)})", cure, status)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -75,7 +75,8 @@ def apply(
     check_compacted(where.admin, program)
     body = {"program": name, "text": content, "views": views, "inputs": inputs(program)}
     # The node that runs the program knows whether it has room for another version.
-    answer = first_answer(_host_first(where.admin, name), "POST", "/api/views", body, timeout=40.0)
+    hosts = _host_first(where.admin, name)
+    answer = first_answer(hosts, "POST", "/api/views", body, timeout=40.0, refused=MISUSED)
     if wait:
         _wait(where.admin, name, answer["attempt"], wait)
     done = "live" if wait else f"begun as attempt {answer['attempt']}: see `strandline view status {name}`"

@@ -119,7 +119,9 @@ def read_program(file: Path, as_json: bool) -> tuple[str, Program]:
             f"{file} is larger than {PROGRAM_BYTES:,} bytes", "name a program of views", MISUSED
         )
     try:
-        return content.decode(), program_of(content.decode())
+        # Some editors begin a file with a mark of its encoding, which is no part of the text.
+        text = content.decode("utf-8-sig")
+        return text, program_of(text)
     except UnicodeDecodeError as error:
         raise CommandFailed(f"{file} is not text: byte {error.start}", "write it in UTF-8", MISUSED) from None
     except Refused as refused:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Final
+
+SUBJECT_CHARACTERS: Final = 80
+"""Shown of what is refused: a file that is no program may be one word of a million letters."""
 
 
 class Code(enum.Enum):
@@ -32,6 +36,8 @@ class Refused(Exception):
     """A program is refused, before anything of it exists; `str()` is one line with place and cause."""
 
     def __init__(self, code: Code, subject: str, cause: str, cure: str, place: Place | None) -> None:
+        if len(subject) > SUBJECT_CHARACTERS:
+            subject = f"{subject[:SUBJECT_CHARACTERS]}…"
         where = "" if place is None else f"line {place.line}, column {place.column}: "
         super().__init__(f"{where}{code.name} {subject}: {cause}")
         self.code = code

@@ -138,6 +138,37 @@ def test_files_that_are_no_programs_are_refused(
     assert (done.status, "larger than 10 bytes" in done.err) == (2, True)
 
 
+def test_a_file_of_one_endless_word_is_refused_in_a_short_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path
+) -> None:
+    (programs / "long.sql").write_text("x" * 100_000)
+    done = strandline(capfd, monkeypatch, "view", "plan", "long.sql")
+    assert (done.status, " SYNTAX xxx" in done.err, len(done.err) < 400) == (2, True, True), done.err[:400]
+
+
+def test_the_mark_of_an_encoding_is_no_part_of_a_program(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path
+) -> None:
+    (programs / "marked.sql").write_text(NEW, encoding="utf-8-sig")
+    done = strandline(capfd, monkeypatch, "view", "plan", "marked.sql", "--against", "new.sql")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.endswith(" operators kept, 0 new, 0 dropped\n")
+
+
+@pytest.mark.parametrize(("answered", "status"), [(409, 2), (400, 2), (401, 1), (500, 1), (503, 1)])
+def test_an_application_that_the_cluster_refuses_ends_with_status_2(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Path,
+    answered: int,
+    status: int,
+) -> None:
+    with played(None, {}) as node:
+        node.answers["/api/views"] = (answered, {"error": "TOPIC_MISSING: there is no topic 'flights'."})
+        done = strandline(capfd, monkeypatch, "view", "apply", "new.sql", "--admin", node.address)
+    assert (done.status, "TOPIC_MISSING: there is no topic 'flights'" in done.err) == (status, True), done
+
+
 def test_without_the_extra_the_command_that_brings_it_is_named(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path
 ) -> None:
