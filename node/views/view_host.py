@@ -22,6 +22,7 @@ from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
 from strandline.node.views.view_login import Way, ways_in
 from strandline.node.views.view_process import Holder, Inputs, VersionName, ViewProcess, release_all
+from strandline.snapshot.extras import ExtraMissing, require
 from strandline.statemachine.controller.view_state import ViewProgram, group_name
 from strandline.statemachine.internal_topics import GROUPS_TOPIC, coordinator_of
 
@@ -100,6 +101,10 @@ class ViewHost:
         if not self._context.kafka.ports:
             # A node that begins answers on its HTTP port before it listens for Kafka's clients.
             return "it does not listen for Kafka's clients yet"
+        try:
+            require("views")
+        except ExtraMissing as missing:
+            return str(missing)
         ways, unfit = self._ways()
         return None if ways else f"no listener serves the processes of views: {unfit}"
 

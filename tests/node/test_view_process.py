@@ -18,6 +18,7 @@ from strandline.node.views import view_host, view_process
 from strandline.node.views.view_host import ViewHost
 from strandline.node.views.view_login import Way
 from strandline.node.views.view_process import VersionName, ViewProcess
+from strandline.snapshot import extras
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
 from tests.node.one_node import SECONDS
 
@@ -333,6 +334,15 @@ def test_a_host_sends_a_process_another_way_only_when_its_own_serves_no_more() -
         ways.append(first)
         host._look()
         assert sent == [first]
+
+
+def test_a_host_without_the_packages_of_views_says_how_to_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    context: Any = SimpleNamespace(kafka=SimpleNamespace(ports={"client": 1}))
+    host = ViewHost(context, StorePlace("file:///objects", {}, "owner"))
+    monkeypatch.setattr(ViewHost, "_ways", lambda _: ([{"bootstrap.servers": "127.0.0.1:1"}], ""))
+    assert host.problem() is None
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "polars" else object())
+    assert host.problem() == "views need polars: pip install 'strandline[views]'"
 
 
 def test_files_of_versions_that_do_not_run_here_go(tmp_path: Path) -> None:
