@@ -21,7 +21,16 @@ from strandline.snapshot.views.operator import (
 )
 from strandline.snapshot.views.run import HashRange, Places, Run, extents, pairs
 from strandline.snapshot.views.spine import Spine
-from strandline.snapshot.views.zset import Schema, Weights, ZSet, concatenated, empty, filtered, frame
+from strandline.snapshot.views.zset import (
+    Schema,
+    Weights,
+    ZSet,
+    concatenated,
+    empty,
+    filtered,
+    frame,
+    gathered,
+)
 
 STEP_PAIRS: Final = 1 << 24
 """The pairs that one step may make: about 1 GB of rows.
@@ -64,11 +73,10 @@ class Join(Operator):
         return StatePlan(None)
 
     def _put_together(self, sides: list[tuple[Run, Spine, bool]]) -> ZSet:
-        probes = [
-            _Probe(delta, run, swapped, *extents(run, delta.hashes))
-            for delta, spine, swapped in sides
-            for run in spine.runs
-        ]
+        probes: list[_Probe] = []
+        for rows, spine, swapped in sides:
+            delta = _without_nulls(rows)
+            probes += [_Probe(delta, run, swapped, *extents(run, delta.hashes)) for run in spine.runs]
         made = sum(int(probe.counts.sum()) for probe in probes)
         if made > STEP_PAIRS:
             raise ViewLimit(
@@ -93,6 +101,18 @@ def _arranged(deltas: tuple[ZSet, ...]) -> tuple[Arranged, Arranged]:
     if not isinstance(left, Arranged) or not isinstance(right, Arranged):
         raise ViewInvariant("a join takes arrangements")
     return left, right
+
+
+def _without_nulls(run: Run) -> Run:
+    """The rows that can meet others. An outer join keeps those with a null, too, and they have one hash."""
+    keys = [run.rows.to_series(place) for place in run.layout.key]
+    missing = [each.is_null().to_numpy() for each in keys if each.null_count()]
+    if not missing:
+        return run
+    kept = np.flatnonzero(~np.logical_or.reduce(missing))
+    ties = None if run.ties is None else run.ties[kept]
+    sums = tuple(each[kept] for each in run.sums)
+    return Run(run.layout, run.hashes[kept], ties, gathered(run.rows, kept), sums)
 
 
 def _pairs(probe: _Probe) -> ZSet:

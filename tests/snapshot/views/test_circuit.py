@@ -148,6 +148,22 @@ def test_a_join_of_too_many_pairs_ends_the_step(monkeypatch: pytest.MonkeyPatch)
     assert content(made, "left") == counted(facts(*range(9))["facts"])
 
 
+def test_rows_whose_key_is_null_are_not_tried_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FULL JOIN keeps those of both sides, and they have one hash."""
+    monkeypatch.setattr(join, "STEP_PAIRS", 99)
+    nodes = [
+        Node(Arrange("left", FACTS, (1, 0)), ("facts",)),
+        Node(Arrange("right", FACTS, (1, 0)), ("facts",)),
+        Node(Join("pairs", FACTS, FACTS), ("left", "right")),
+    ]
+    made = Circuit({"facts": FACTS}, nodes)
+    there = [(number, "a", 0.5) for number in range(9)]
+    for rows in ([(1, None, float(number)) for number in range(20)], [*there, (1, None, 0.5)] * 2):
+        made.step({"facts": zset(FACTS, rows)})
+    (pairs,) = made.contents("pairs")
+    assert counted(pairs) == Counter({(*row, *row): 4 for row in there})
+
+
 def test_heavy_deltas_are_refused() -> None:
     heavy = zset(FACTS, [(1, "a", 0.5)], [1 << 31])
     for made in (circuits.arrange(), circuits.aggregate()):
