@@ -43,6 +43,8 @@ class LocalRuns:
         self._boot = _BOOT.read_text(encoding="ascii").strip()
         self._lock = threading.Lock()
         self._living: dict[str, weakref.ref[Run]] = {}
+        self._writing: set[str] = set()
+        """Files that are not mapped yet: a merge may write them in its thread at any time."""
         folder.mkdir(parents=True, exist_ok=True)
         begun = self._begun()
         self._trusted = begun < MOST_BEGUN
@@ -63,9 +65,19 @@ class LocalRuns:
 
     def keep(self, name: str, run: Run) -> Run:
         """Write a run's file; the same run, mapped. What cannot be written whole takes no room."""
-        path = self._folder / name
         # A process before this one, at its end, may be fetching the same run.
-        new = path.with_name(f"{path.name}.{os.getpid()}{_NEW}")
+        before = f"{name}.{os.getpid()}{_NEW}"
+        with self._lock:
+            self._writing |= {name, before}
+        try:
+            self._write(self._folder / before, name, run)
+            return self._mapped(name)
+        finally:
+            with self._lock:
+                self._writing -= {name, before}
+
+    def _write(self, new: Path, name: str, run: Run) -> None:
+        path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
         try:
@@ -76,7 +88,6 @@ class LocalRuns:
             _unlink(new)
             self._delete(name)
             raise
-        return self._mapped(name)
 
     def find(self, name: str) -> Run | None:
         """Map the file of a run; None where it is to be fetched."""
@@ -126,13 +137,14 @@ class LocalRuns:
 
     def delete_others(self, needed: Collection[str]) -> None:
         """Delete what earlier processes have left."""
-        with self._lock:
-            needed = {*needed, *self._living}
         for folder, _, files in os.walk(self._folder):
             for file in files:
                 name = os.path.relpath(os.path.join(folder, file), self._folder)
-                if name.removesuffix(_NOTE) not in needed and name != _BEGUN:
-                    _unlink(self._folder / name)
+                run = name.removesuffix(_NOTE)
+                with self._lock:
+                    own = run in self._living or run in self._writing
+                    if not own and run not in needed and name != _BEGUN:
+                        _unlink(self._folder / name)
 
     def _delete(self, name: str) -> None:
         _unlink(self._folder / name)

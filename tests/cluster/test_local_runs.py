@@ -208,6 +208,28 @@ def test_two_processes_that_fetch_one_run_do_not_write_into_one_file(
     assert numbers(LocalRuns(tmp_path).find(NAME)) == [1]
 
 
+@pytest.mark.parametrize("place", ["write_run", "map_run"])
+def test_a_run_that_is_being_written_is_none_that_others_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A merge writes its pieces while the first state of a process is stored, which looks for leftovers."""
+    files, amid = kept(tmp_path), getattr(local_runs, place)
+
+    def meanwhile(path: Path, *one: Run) -> Any:
+        done = amid(path, *one) if one else None
+        files.delete_others({NAME})
+        return done if one else amid(path)
+
+    monkeypatch.setattr(local_runs, place, meanwhile)
+    assert numbers(files.keep("a/2.run", run(4))) == [4]
+    monkeypatch.undo()
+    for found in (files, LocalRuns(tmp_path)):
+        assert numbers(found.find("a/2.run")) == [4]
+    LocalRuns(tmp_path).delete_others({NAME})
+    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.run*")}
+    assert left == {NAME, f"{NAME}.note"}
+
+
 PROGRAM: Final = """
 CREATE TABLE sales (shop STRING, amount BIGINT);
 CREATE VIEW totals AS SELECT shop, count(*) AS n, sum(amount) AS amount FROM sales GROUP BY shop;
