@@ -15,40 +15,18 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
+
+from strandline.node.raft.write_pace import MAX_PARTS, WritePace, pieces
 
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
 _NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_MAX_PARTS = 1024
-"""Buffers that one call takes, Linux' UIO_MAXIOV."""
 PREPARED_BYTES: Final = 1 << 19
 """Zeros written behind a small write into space that was set aside. The first write of such a place changes
 file's map as well, and its sync waits for the file system's journal. Writing over zeros needs neither."""
-PIECE_BYTES: Final = 1 << 19
-"""A disk whose writes rest makes as many bytes durable at once. Syncs of one file system
-wait for each other; docs/measurements.md has what those of a write-ahead log take beside large files."""
-MOST_REST_SECONDS: Final = 0.1
-"""After a piece that took long, because the disk is slow or its other users have much to do."""
-
-
-class WritePace(NamedTuple):
-    """The way in which large files become durable that nothing waits for."""
-
-    piece_bytes: int
-    rest: Callable[[float], None]
-    """Called between two pieces, with the seconds that the first one took."""
-
-
-def rest_as_long(took: float) -> None:
-    """Leave the disk to others for as long as a piece took."""
-    time.sleep(min(took, MOST_REST_SECONDS))
-
-
-HALF: Final = WritePace(PIECE_BYTES, rest_as_long)
-"""Half of the disk's time."""
 
 
 class DiskFile(Protocol):
@@ -66,6 +44,14 @@ class DiskFile(Protocol):
 
     def datasync(self) -> None:
         """Make every byte written so far durable. After an error they may be lost: never try again."""
+
+    def overwrite_durably(self, data: bytes, offset: int) -> bool:
+        """Do `pwrite` over bytes that were written before, and make these bytes durable, in one system call.
+
+        False where that is not possible, or the disk was full on the way: `pwrite` and `datasync` have to do
+        it, from the beginning. An OSError means what it means from `datasync`.
+        """
+        return False
 
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         """Write `parts` from the file's start, one after the other, and make them durable: what `pwrite` and
@@ -137,23 +123,6 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Callable[[], None]:
         """Take a lock file and return its release; `BlockingIOError` when another process has it."""
-
-
-def _pieces(parts: Sequence[bytes | bytearray | memoryview], most: int) -> Iterator[list[memoryview]]:
-    """The parts in order, in runs of `most` bytes and _MAX_PARTS at most."""
-    piece: list[memoryview] = []
-    size = 0
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while len(view):
-            cut, view = view[: most - size], view[most - size :]
-            piece.append(cut)
-            size += len(cut)
-            if size == most or len(piece) == _MAX_PARTS:
-                yield piece
-                piece, size = [], 0
-    if piece:
-        yield piece
 
 
 class RealFile(DiskFile):
@@ -229,9 +198,20 @@ class RealFile(DiskFile):
         elif not self._write_at_once(parts, 0):
             super().write_durably(parts)
 
+    def overwrite_durably(self, data: bytes, offset: int) -> bool:
+        if offset + len(data) > self._prepared:
+            return False
+        try:
+            return self._write_at_once((data,), offset)
+        except OSError as error:
+            # What the call had written may be lost with its sync; so all of it is written again.
+            if error.errno in _FULL:
+                return False
+            raise self._named(error) from None
+
     def _write_at_once(self, parts: Sequence[bytes | bytearray | memoryview], offset: int) -> bool:
         """Write parts from an offset on, durably; False if one call cannot do that or has not done it."""
-        if not _WRITES_DURABLY or not 0 < len(parts) <= _MAX_PARTS:
+        if not _WRITES_DURABLY or not 0 < len(parts) <= MAX_PARTS:
             return False
         # Each call gives the interpreter away and has to get it back: under load that is what takes long.
         try:
@@ -244,7 +224,7 @@ class RealFile(DiskFile):
     def _write_paced(self, parts: Sequence[bytes | bytearray | memoryview], pace: WritePace) -> None:
         """Write piece by piece, and leave the disk to others between them."""
         offset, took = 0, 0.0
-        for piece in _pieces(parts, pace.piece_bytes):
+        for piece in pieces(parts, pace.piece_bytes):
             if offset:
                 pace.rest(took)
             began, start = time.monotonic(), offset

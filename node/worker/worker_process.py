@@ -24,7 +24,8 @@ from typing import Any, BinaryIO, Final, NoReturn, Protocol
 from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import NotDone, ObjectStore
-from strandline.node.raft.disk import HALF, RealDisk
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.write_pace import HALF
 from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.worker.worker_frames import (

@@ -128,6 +128,9 @@ class SimFile:
         self._check()
         self._disk.sync(self._name, self._inode)
 
+    def overwrite_durably(self, data: bytes, offset: int) -> bool:
+        return False
+
     def write_durably(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
         # As on a disk, the bytes get there one part after the other, and a crash may come between any two.
         offset = 0

@@ -51,7 +51,26 @@ def sync(file: DiskFile) -> None:
     try:
         file.datasync()
     except OSError as error:
-        raise WalFailed(f"fdatasync failed ({error}): what it should have kept may be lost") from error
+        raise _sync_failed(error) from error
+
+
+def _sync_failed(error: OSError) -> WalFailed:
+    return WalFailed(f"fdatasync failed ({error}): what it should have kept may be lost")
+
+
+def write_synced(file: DiskFile, data: bytes, offset: int) -> None:
+    """Write at an offset, durably; raises WalFailed if the sync fails.
+
+    One call where there is one: between two of them the thread gives the interpreter away, and has to wait
+    for the event loop to get it back.
+    """
+    try:
+        if file.overwrite_durably(data, offset):
+            return
+    except OSError as error:
+        raise _sync_failed(error) from error
+    file.pwrite(data, offset)
+    sync(file)
 
 
 def create_segment(disk: Disk, folder: str, header: SegmentHeader) -> DiskFile:

@@ -8,7 +8,14 @@ from __future__ import annotations
 from strandline.node.raft.disk import Disk, DiskFile
 from strandline.node.raft.wal.batch import WalBatch
 from strandline.node.raft.wal.recovery import Recovered
-from strandline.node.raft.wal.segment import create_segment, drop_segments, mark_synced, seal_segment, sync
+from strandline.node.raft.wal.segment import (
+    create_segment,
+    drop_segments,
+    mark_synced,
+    seal_segment,
+    sync,
+    write_synced,
+)
 
 
 class SegmentWriter:
@@ -29,8 +36,7 @@ class SegmentWriter:
         """Write and sync a batch; raises WalFailed if the sync fails."""
         if self._sequence != batch.header.sequence:
             self._roll_over(batch)
-        self._file.pwrite(b"".join(batch.parts), batch.start)
-        sync(self._file)
+        write_synced(self._file, b"".join(batch.parts), batch.start)
         mark_synced(self._file, batch.seed, batch.end)
 
     @property

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from strandline.node.raft import disk
-from strandline.node.raft.disk import HALF, MOST_REST_SECONDS, PIECE_BYTES, RealDisk
+from strandline.node.raft.disk import RealDisk
+from strandline.node.raft.write_pace import HALF, MAX_PARTS, MOST_REST_SECONDS, PIECE_BYTES
 
 
 class Played:
@@ -33,7 +33,7 @@ class Played:
 
     def _write(self, fd: int, parts: list[Any], offset: int, flags: int) -> int:
         assert flags == os.RWF_DSYNC
-        assert len(parts) <= disk._MAX_PARTS
+        assert len(parts) <= MAX_PARTS
         if self.code:
             raise OSError(self.code, os.strerror(self.code))
         data = b"".join(parts)

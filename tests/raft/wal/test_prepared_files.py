@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from strandline.node.raft.disk import PREPARED_BYTES, DiskFile, RealDisk
+from strandline.node.raft.wal.segment import WalFailed, write_synced
 
 SIZE = 4 * PREPARED_BYTES
 
@@ -21,8 +23,11 @@ class Writes:
         """Offset and size."""
         self.ends: dict[int, int] = {}
         """By offset: so many bytes are written at most, or it is the error with this number, less than 0."""
+        self.durable: list[tuple[int, int]] = []
+        """Those that are made durable by the same call."""
         self._pwrite = os.pwrite
         monkeypatch.setattr(os, "pwrite", self._write)
+        monkeypatch.setattr(os, "pwritev", self._write_durably)
 
     def _write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         most = self.ends.get(offset, len(data))
@@ -30,6 +35,12 @@ class Writes:
             raise OSError(-most, os.strerror(-most))
         self.places.append((offset, min(most, len(data))))
         return self._pwrite(fd, data[:most], offset)
+
+    def _write_durably(self, fd: int, parts: Sequence[bytes], offset: int, flags: int) -> int:
+        assert flags == os.RWF_DSYNC
+        written = self._write(fd, b"".join(parts), offset)
+        self.durable.append(self.places.pop())
+        return written
 
 
 @pytest.fixture
@@ -127,3 +138,64 @@ def test_a_disk_that_fails_at_zeros_has_failed(tmp_path: Path, writes: Writes) -
     with pytest.raises(OSError, match="Input/output error") as caught:
         file.pwrite(b"x" * 512, 0)
     assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_over_zeros_one_call_writes_and_syncs(
+    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    file = made(tmp_path)
+    write_synced(file, b"a" * 512, 0)
+    assert (writes.places, writes.durable, len(synced)) == ([(0, 512), (512, PREPARED_BYTES)], [], 1)
+    write_synced(file, b"b" * 1024, 512)
+    write_synced(file, b"c" * (PREPARED_BYTES - 1024), 1536)
+    assert (len(writes.places), len(synced)) == (2, 1)
+    assert writes.durable == [(512, 1024), (1536, PREPARED_BYTES - 1024)]
+    assert file.pread(2048, 0) == b"a" * 512 + b"b" * 1024 + b"c" * 512
+
+
+def test_beyond_the_zeros_there_are_two_calls(
+    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync has to take the zeros along that are written behind."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    file = made(tmp_path)
+    write_synced(file, b"a" * 512, 0)
+    write_synced(file, b"b" * 1024, PREPARED_BYTES)
+    assert (writes.durable, len(synced)) == ([], 2)
+
+
+@pytest.mark.parametrize("end", [100, -errno.ENOSPC, -errno.EDQUOT, -errno.EOPNOTSUPP, -errno.ENOSYS])
+def test_what_one_call_did_not_do_is_done_again_from_the_beginning(
+    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch, end: int
+) -> None:
+    """A part may have got there, and what a full disk refused may be lost with the sync."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    file = made(tmp_path)
+    write_synced(file, b"a" * 512, 0)
+    write_at_once = writes._write_durably
+
+    def fails(fd: int, parts: Sequence[bytes], offset: int, flags: int) -> int:
+        writes.ends[offset] = end
+        try:
+            return write_at_once(fd, parts, offset, flags)
+        finally:
+            writes.ends.clear()
+
+    monkeypatch.setattr(os, "pwritev", fails)
+    write_synced(file, b"b" * 512, 512)
+    assert (writes.places[2:], len(synced)) == ([(512, 512)], 2)
+    assert file.pread(1536, 0) == b"a" * 512 + b"b" * 512 + bytes(512)
+
+
+def test_any_other_error_of_it_ends_the_log(tmp_path: Path, writes: Writes) -> None:
+    """Written again, the same pages may count as synced, and be nowhere."""
+    file = made(tmp_path)
+    write_synced(file, b"a" * 512, 0)
+    writes.ends[512] = -errno.EIO
+    with pytest.raises(WalFailed, match="Input/output error"):
+        write_synced(file, b"b" * 512, 512)
+    assert len(writes.places) == 2
