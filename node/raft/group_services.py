@@ -85,6 +85,8 @@ class GroupServices:
         self._snapshot_executor = snapshot_executor
         self._dirty: dict[int, RaftGroup] = {}
         self._turn_scheduled = False
+        self._untaken = False
+        """Whether anything was sent, recorded or asked for that no turn has taken up yet."""
         self.clock = HostClock(loop, self.config)
         use = SegmentUse()
         self.stored = self.stored_class(use)
@@ -257,12 +259,17 @@ class GroupServices:
             self.schedule()
 
     def schedule(self) -> None:
+        self._untaken = True
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self.loop.call_soon(self.turn)
 
     def turn(self) -> None:
         self._turn_scheduled = False
+        if not (self._untaken or self._dirty or self.campaigns.line):
+            # The turn before took up all that came in while it ran.
+            self.heartbeats.tell_changes()
+            return
         dirty, self._dirty = self._dirty, {}
         if len(dirty) > TURN_GROUPS:
             # The rest in the next turn, behind work that came in meanwhile.
@@ -272,6 +279,8 @@ class GroupServices:
             self.schedule()
         for group in dirty.values():
             self.guard(group, group.work)
+        # What that has sent and recorded leaves below.
+        self._untaken = False
         if not self._dirty:
             self.records.unwritten_bytes = 0
         if self.campaigns.line:

@@ -165,9 +165,9 @@ class RaftLog(Journal):
 
     def write(self) -> None:
         """Hand every entry not yet written to the write-ahead log."""
-        entries = self.after(self.written)
-        if not entries:
+        if self._entries[-1][1] <= self.written:
             return
+        entries = self.after(self.written)
         if self._unwritten_bytes <= self._max_run_bytes:
             self._write_run(entries)
         else:
