@@ -1,4 +1,4 @@
-"""How large files that nothing waits for become durable: piece by piece, with rests in between."""
+"""Large files that nothing waits for become durable piece by piece, with rests in between."""
 
 from __future__ import annotations
 
