@@ -116,10 +116,12 @@ def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
 def _next(task: VersionTask) -> None:
     # Also where a process died while it wrote the content: nothing keeps what these views have said.
     task.sinks.follow(all_sinks=False)
+    task.around.stand_back(True)
     if task.phase == "filling":
         _fill(task)
     if task.phase == "dumping":
         _dump(task)
+    task.around.stand_back(False)
     task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):

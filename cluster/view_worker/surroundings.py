@@ -16,6 +16,10 @@ from strandline.cluster.view_worker.fetcher import LeaderFetcher
 from strandline.cluster.view_worker.producing import LeaderProducer, Producer
 from strandline.cluster.view_worker.store_thread import BlockingStore, StoreThread
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.worker.standing_back import stand_back, step_forward
+
+FILLING_NICENESS: Final = 5
+"""Of a version that is filled, beside those that are live: it has what they leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Surroundings:
     sleep: Callable[[float], None]
     own_memory: Callable[[], int]
     """Bytes that the process alone has in memory."""
+    stand_back: Callable[[bool], None]
+    """Lets others have the processor first, or (False) no longer."""
 
 
 REAL: Final = Surroundings(
@@ -47,4 +53,5 @@ REAL: Final = Surroundings(
     time.monotonic,
     time.sleep,
     memory.own_memory,
+    lambda back: stand_back(FILLING_NICENESS) if back else step_forward(),
 )

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
-import platform
 import random
 import signal
 import stat
-import struct
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -28,6 +25,7 @@ from strandline.node.raft.disk import RealDisk
 from strandline.node.raft.write_pace import HALF
 from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
+from strandline.node.worker.standing_back import stand_back_for_good
 from strandline.node.worker.worker_frames import (
     LENGTH,
     MISUNDERSTOOD,
@@ -41,16 +39,6 @@ log = logging.getLogger(__name__)
 
 OOM_SCORE_ADJ: Final = 1000
 """The highest there is (proc(5)): as if the process had all memory of the machine, or of its cgroup."""
-AUTOGROUP_TRIES: Final = 8
-AUTOGROUP_SECONDS: Final = 0.15
-"""Linux takes one change of an autogroup in a tenth of a second, of all that are not root's."""
-SLICE_NANOSECONDS: Final = 3_500_000
-"""Of the processor that a worker asks for at a time: little more than Linux' default, 1.4 to 3 ms by the
-number of processors. Slices of 100 ms did harm (docs/measurements.md)."""
-SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274}
-"""The system call's number; Python and older C libraries have no function for it."""
-SCHED_ATTR: Final = struct.Struct("=IIQiIQQQ")
-"""sched_setattr(2): size, policy, flags, niceness, priority, runtime, deadline, period."""
 STORE_THREADS: Final = 12
 """More than gets and puts under way."""
 REST_SECONDS: Final = 2.0
@@ -90,7 +78,7 @@ def serve(make_jobs: MakeJobs, niceness: int) -> int:
     if not (stat.S_ISFIFO(mode := os.fstat(0).st_mode) or stat.S_ISSOCK(mode)):
         print("this is started by a node, which talks to it by its standard input", file=sys.stderr)
         return 2
-    _stand_back(niceness)
+    stand_back_for_good(niceness)
     _go_first()
     # An interrupt at a terminal also goes to the node's children; the node ends them in its own order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -102,47 +90,6 @@ def serve(make_jobs: MakeJobs, niceness: int) -> int:
     with asyncio.Runner(loop_factory=NodeLoop) as runner:
         runner.run(_serve(answers, make_jobs))
     return 0
-
-
-def _stand_back(niceness: int) -> None:
-    """Let every other process of the machine have the processor first, not only those of this node's session.
-
-    Linux' autogroups share a processor out by session, and a niceness then counts within the session alone
-    (sched(7)): beside two nodes in sessions of their own, a nice worker of a third took as much as each. So
-    the worker has a session of its own, which is as nice as the worker. SCHED_BATCH: when it wakes up, it
-    does not take the processor from what runs. Longer slices: what wakes up takes it from the worker at once.
-    """
-    own = os.nice(niceness)
-    with contextlib.suppress(OSError):  # the first process of a session, of a test
-        os.setsid()
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-        _ask_for_longer_slices(own)
-    for _ in range(AUTOGROUP_TRIES):
-        try:
-            with open("/proc/self/autogroup", "w") as file:
-                file.write(str(own))
-        except BlockingIOError:
-            time.sleep(AUTOGROUP_SECONDS)
-        except OSError:
-            return  # no autogroups here
-        else:
-            return
-
-
-def _ask_for_longer_slices(niceness: int) -> None:
-    """Ask Linux (6.12 and later) to run each thread that wakes up, and asks for less, before this process.
-
-    A process keeps the processor for its slice, however nice it is, unless what wakes up has a shorter one. A
-    produce request wakes a thread ten times on its way, and would wait each time. The share of the processor
-    stays what the niceness gives. Linux' Documentation/scheduler/sched-eevdf.rst; earlier kernels ignore it.
-    """
-    number = SCHED_SETATTR.get(platform.machine())
-    if number is not None:
-        asked = SCHED_ATTR.pack(SCHED_ATTR.size, os.SCHED_BATCH, 0, niceness, 0, SLICE_NANOSECONDS, 0, 0)
-        # A refusal changes nothing: then the process is only nice.
-        ctypes.CDLL(None).syscall(ctypes.c_long(number), 0, asked, 0)
 
 
 def _go_first() -> None:

@@ -51,6 +51,8 @@ class PlayedCluster:
         self.transactions: list[list[Written]] = []
         self.connected: list[str] = []
         """Producers that found their coordinators before they began."""
+        self.stood_back: list[bool] = []
+        """What processes asked for the processor: to be served last, or (False) as any."""
         self.epochs: dict[str, int] = defaultdict(int)
         self.at_once = 3
         self.die: Callable[[str], bool] = lambda where: False
@@ -132,6 +134,7 @@ class PlayedCluster:
             time.monotonic,
             time.sleep,
             lambda: self.resident,
+            self.stood_back.append,
         )
 
     def _store(self, place: StorePlace) -> StoreThread:

@@ -46,6 +46,8 @@ class Controller:
         self.done: list[str] = []
         self.connected: list[str] = []
         """Producers that were connected by the pause."""
+        self.stood_back: list[bool] = []
+        """What was asked for the processor by then."""
 
     def submit(self, link: Link, command: ViewCommand) -> int:
         self.done.append(type(command).__name__)
@@ -53,6 +55,7 @@ class Controller:
         match command:
             case PauseViews():
                 self.connected = [*self.cluster.connected]
+                self.stood_back = [*self.cluster.stood_back]
                 self.cluster.sell(*AMID)
                 ends = {place: len(log) for place, log in self.cluster.logs.items()}
                 self.cluster.program = program._replace(pause=Pause(1, b"", pack_reached(ends, {})))
@@ -119,6 +122,13 @@ def test_a_state_is_stored_before_the_pause(cluster: PlayedCluster, controller: 
     before = controller.done[: controller.done.index("PauseViews")]
     assert before.count("state") == 2, "when it was filled, and when it was near"
     assert controller.connected == [f"view.p.{CREATED}"], "the live version's producer is connected"
+
+
+def test_a_version_stands_back_while_it_is_filled_and_at_no_pause(
+    cluster: PlayedCluster, controller: Controller
+) -> None:
+    phases._next(cluster.process(NEXT, live=False))
+    assert controller.stood_back == cluster.stood_back == [True, False]
 
 
 def test_what_was_taken_in_a_pause_that_fails_is_written(

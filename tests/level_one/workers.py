@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.runtime.disk_threads import NodeLoop
-from strandline.node.worker.worker_process import SCHED_ATTR, SCHED_SETATTR, SLICE_NANOSECONDS
+from strandline.node.worker.standing_back import SCHED_ATTR, SCHED_SETATTR, SLICE_NANOSECONDS
 
 T = TypeVar("T")
 MADE: list[WorkerBuilder] = []
