@@ -61,18 +61,20 @@ class _Chunk:
             return InlineExtent(base, count, term, timestamp, length, self.inline[base])
         return ObjectExtent(base, count, term, timestamp, length, epoch, position, identity)
 
-    def inline_extent(self, base: int) -> InlineExtent:
-        """The inline extent with this base offset, which is there."""
-        extent = self.extent(self.position(base))
-        assert isinstance(extent, InlineExtent)
-        return extent
+    def row_of(self, base: int, guess: int) -> int:
+        """Number of the row with this base offset, which is there; `guess` is looked at first."""
+        if guess < len(self) and self.base_offset(guess) == base:
+            return guess
+        return self.position(base)
 
     def name_objects(self, stored: Sequence[StoredInline]) -> None:
         """Let inline extents that are here name objects from now on. Rows that were given away stay as they
         are: the changed ones are others."""
         self.rows = bytearray(self.rows)
+        number = -1
         for base, length, epoch, position, identity in stored:
-            at = self.position(base) * ROW_BYTES
+            number = self.row_of(base, number + 1)
+            at = number * ROW_BYTES
             _, _, count, term, timestamp, *_ = ROW.unpack_from(self.rows, at)
             ROW.pack_into(
                 self.rows, at, OBJECT_ROW, base, count, term, timestamp, length, epoch, position, identity
@@ -275,13 +277,17 @@ class Extents:
         size = 0
         at = max(bisect_right(self._chunks, first, key=lambda chunk: chunk.first) - 1, 0)
         for chunk in self._chunks[at:]:
+            number = -1
             for base, data in chunk.inline.items():
                 if base < first:
                     continue
                 size += len(data)
                 if base >= end or (found and (size > max_bytes or len(found) >= max_count)):
                     return found
-                found.append(chunk.inline_extent(base))
+                number = chunk.row_of(base, number + 1)
+                extent = chunk.extent(number)
+                assert isinstance(extent, InlineExtent)
+                found.append(extent)
         return found
 
     def inline(self) -> list[tuple[int, bytes]]:

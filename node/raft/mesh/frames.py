@@ -63,9 +63,9 @@ def data_frame(packed: bytes) -> bytes:
     return b"".join((_LENGTH.pack(len(packed) + len(_DATA_PREFIX)), _DATA_PREFIX, packed))
 
 
-def data_body_bytes(packed: bytes) -> int:
-    """Length of a payload's DATA frame as counted against the frame limit, in bytes."""
-    return len(packed) + len(_DATA_PREFIX)
+def body_bytes(frame: bytes) -> int:
+    """Length of a frame as counted against the frame limit, in bytes."""
+    return len(frame) - _LENGTH.size
 
 
 def _no_extensions(code: int, _data: bytes) -> NoReturn:

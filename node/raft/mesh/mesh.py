@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -17,7 +17,7 @@ import msgpack
 from strandline.node.raft.data_folder import Folder
 from strandline.node.raft.mesh.config import MeshConfig
 from strandline.node.raft.mesh.connecting import Connector, MeshListenError
-from strandline.node.raft.mesh.frames import data_body_bytes, data_frame
+from strandline.node.raft.mesh.frames import body_bytes, data_frame
 from strandline.node.raft.mesh.guests import Guests
 from strandline.node.raft.mesh.handshake import MAX_NODE_ID, Identity, Role
 from strandline.node.raft.mesh.link import Link
@@ -185,31 +185,21 @@ class Mesh:
         False, and counted by cause, when it is not connected, the frame too big, or the backlog full.
         Raises TypeError or ValueError for what msgpack cannot encode: that is the caller's mistake.
         """
-        if not self.connected(peer):
+        known = self._peers.get(peer)
+        if known is None or known.link is None:
             self.counters["not_connected"] += 1
             return False
-        packed: bytes = self._packer.pack(payload)
-        return bool(self.send_packed((peer,), packed))
-
-    def send_packed(self, peers: Iterable[int], packed: bytes) -> list[int]:
-        """As send() for a payload that is msgpack already, to several peers; returns those it went to."""
-        frame = data_frame(packed)
-        body_bytes = data_body_bytes(packed)
-        counters = self.counters
-        sent = []
-        for node_id in peers:
-            peer = self._peers.get(node_id)
-            if peer is None or peer.link is None:
-                counters["not_connected"] += 1
-            elif body_bytes > peer.link.max_body_bytes:
-                counters["too_big"] += 1
-            elif not peer.link.write(frame):
-                counters["backlogged"] += 1
-            else:
-                counters["frames_sent"] += 1
-                counters["bytes_sent"] += len(frame)
-                sent.append(node_id)
-        return sent
+        link, counters = known.link, self.counters
+        frame = data_frame(self._packer.pack(payload))
+        if body_bytes(frame) > link.max_body_bytes:
+            counters["too_big"] += 1
+        elif not link.write(frame):
+            counters["backlogged"] += 1
+        else:
+            counters["frames_sent"] += 1
+            counters["bytes_sent"] += len(frame)
+            return True
+        return False
 
     async def close(self) -> None:
         """Stop listening and dialling, flush and close every connection within linger_seconds.

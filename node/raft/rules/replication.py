@@ -43,11 +43,11 @@ class Replication(Part):
 
     def pump(self) -> None:
         """Send every follower the entries it lacks, within the bounds on messages in flight."""
-        now, last = self.host.now(), self.journal.last
+        last = self.journal.last
         for peer, progress in self.state.progress.items():
             has_all = progress.phase is Phase.REPLICATE and progress.next > last
             if not has_all and self.host.connected(peer):
-                self.send_entries(peer, progress, now)
+                self.send_entries(peer, progress, self.host.now())
 
     def send_entries(self, peer: int, progress: Progress, now: float) -> None:
         """Send one follower the entries from `next` on."""

@@ -17,7 +17,7 @@ from strandline.node.raft.mesh.frames import (
     FrameReader,
     GarbageFrame,
     OversizedFrame,
-    data_body_bytes,
+    body_bytes,
     data_frame,
     pack_frame,
     unpack_handshake,
@@ -75,7 +75,8 @@ def test_a_frame_in_many_pieces_costs_linear_time() -> None:
 )
 def test_a_payload_comes_back_as_it_was(payload: Any) -> None:
     packed = msgpack.packb(payload)
-    (body,) = FrameReader(data_body_bytes(packed)).feed(data_frame(packed))
+    frame = data_frame(packed)
+    (body,) = FrameReader(body_bytes(frame)).feed(frame)
     assert unpack_message(body) == [FrameKind.DATA, payload]
 
 

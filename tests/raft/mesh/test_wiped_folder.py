@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -443,14 +443,15 @@ def test_peer_counts_once_its_folder_is_on_the_disk_and_the_loop_goes_on_meanwhi
     seen: list[tuple[bool, Any]] = []
 
     def note_what_is_sent(host: RaftHost) -> None:
-        send = host.mesh.send_packed
+        send = host.mesh.send
 
-        def send_packed(peers: Iterable[int], packed: bytes) -> list[int]:
-            taken = send(peers, packed)
-            sent.extend(msgpack.unpackb(packed) for _ in taken)
+        def noted(peer: int, payload: Any) -> bool:
+            taken = send(peer, payload)
+            if taken:
+                sent.append(msgpack.unpackb(msgpack.packb(payload)))
             return taken
 
-        host.mesh.send_packed = send_packed  # type: ignore[method-assign]
+        host.mesh.send = noted  # type: ignore[method-assign]
 
     with SmallCluster(groups=(1,)) as cluster:
         cluster.prepare[2] = note_what_is_sent
