@@ -95,7 +95,12 @@ def _say(link: NodeLink, command: StopViews | CancelViews) -> int:
         link.submit(command)
     except NodeRefuses as refused:
         log.warning("%s", refused)
-        return 0 if refused.late else 1
+        if refused.late and isinstance(command, CancelViews):
+            return 0
+        # A process that could not begin has no say, as of a release that does not know what the program
+        # needs: a node of another release may go on.
+        link.tell({"phase": "ended", "failure": command.reason})
+        return 1
     return 0
 
 

@@ -97,7 +97,9 @@ class VersionTask:
         if {digest(view.sink) for view in plan.views if view.sink} != {
             view.sink for view in self.version.views
         }:
-            raise CannotRun("this release makes other operators of the program's text: apply it again")
+            raise CannotRun(
+                "this release makes other operators of its text: `strandline view stop` it and apply it again"
+            )
         self._steps = Steps(self._circuit, plan.operators())
         self._way = way
         self._ready: tuple[Consumer, Producer] | None = None

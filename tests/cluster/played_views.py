@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 
 from strandline.cluster.view_worker import process
 from strandline.cluster.view_worker.fetched import Cut, Fetched, Place
-from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, TopicPlace
+from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, NodeRefuses, TopicPlace
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.cluster.view_worker.version_task import VersionTask
@@ -22,7 +22,7 @@ from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
 from strandline.snapshot.views.json_records import Record, batch_of
 from strandline.snapshot.views.sql.programs import program_of
-from strandline.statemachine.controller.controller_commands import ViewCommand
+from strandline.statemachine.controller.controller_commands import StartViewWorker, StopViews, ViewCommand
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram, ViewTopic
 from strandline.statemachine.views.identity import digest
 
@@ -180,7 +180,7 @@ class PlayedCluster:
 
 
 class Link:
-    """The node: it accepts all that is said."""
+    """The node: it accepts all that is said, but of a live version's process that has not begun no end."""
 
     def __init__(self, cluster: PlayedCluster) -> None:
         self._cluster = cluster
@@ -196,7 +196,10 @@ class Link:
         return self._cluster.known
 
     def submit(self, command: ViewCommand) -> int:
+        begun = any(isinstance(one, StartViewWorker) for one in self.said)
         self.said.append(command)
+        if isinstance(command, StopViews) and not begun:
+            raise NodeRefuses("It came too late: another process runs it.", late=True)
         return 1
 
     def hold(self, topic: str, reader: str, offsets: Mapping[int, int | None], lease_ms: int) -> None:

@@ -16,6 +16,7 @@ from strandline.cluster.view_worker import steps as steps_of_records
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.node.objectstore.store import OutcomeUnknown
 from strandline.snapshot.views import stored_state
+from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import CancelViews, StopViews
 from tests.cluster.played_views import LIMIT, Link, PlayedCluster
 
@@ -148,6 +149,24 @@ def test_a_state_of_another_release_is_left_for_it(
     assert "STATE_VERSION: another release wrote views/7/" in link.status["failure"]
     assert "run that release on this node" in link.status["failure"]
     assert cluster.objects(attempt) == before
+
+
+def test_a_text_that_this_release_does_not_take_is_told_and_left_to_another_release(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(version_task, "digest", lambda sink: "another")
+        code, link = cluster.run(LIVE)
+    assert code == 1
+    assert "this release makes other operators" in link.status["failure"]
+    assert "`strandline view stop` it" in link.status["failure"]
+    assert cluster.epochs == {}, "the process before goes on"
+    with monkeypatch.context() as patched:
+        patched.setattr(version_task, "program_of", lambda text: program_of("CREATE VIEW v AS SELECT 1"))
+        code, link = cluster.run(LIVE)
+    assert code == 1
+    assert "UNSUPPORTED_SQL" in link.status["failure"]
+    goes_on(cluster)
 
 
 @pytest.mark.parametrize("kind", ["state", "run"])
