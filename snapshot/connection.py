@@ -51,7 +51,8 @@ def _module(key: int, version: int) -> Any:
 PRODUCE: Final = Api(0, 9)
 FETCH: Final = Api(1, 13)
 """Topics have their ids from version 13 on: one that is made again under the name is another (KIP-516)."""
-METADATA: Final = Api(3, 9)
+METADATA: Final = Api(3, 10)
+"""Topics are told with their ids from version 10 on."""
 OFFSET_FETCH: Final = Api(9, 7)
 FIND_COORDINATOR: Final = Api(10, 3)
 INIT_PRODUCER_ID: Final = Api(22, 4)
@@ -213,7 +214,9 @@ def metadata_request(topics: Iterable[str] | None) -> Any:
     """Ask for topics and their leaders, all topics with None; no topic is made by it."""
     types = METADATA.request
     return types.MetadataRequest(
-        topics=None if topics is None else tuple(types.MetadataRequestTopic(name=name) for name in topics),
+        topics=None
+        if topics is None
+        else tuple(types.MetadataRequestTopic(topic_id=None, name=name) for name in topics),
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

@@ -43,6 +43,7 @@ class TopicPlace:
     compacted: bool
     max_message_bytes: int
     """Of one batch, as the topic is set."""
+    topic_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class NodeLink:
                 case "program":
                     row, topics = fields
                     [program] = programs_from([row]).values()
-                    self._known = Known(program, {one: TopicPlace(*place) for one, *place in topics})
+                    self._known = Known(program, {one[0]: TopicPlace(*one[1:], *one[:1]) for one in topics})
                 case "answer":
                     number, *answer = fields
                     self._answers[number] = answer

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -85,7 +86,7 @@ class LeaderProducer:
         """See Producer."""
         now = time.time_ns() // 1_000_000
         with _told():
-            self._brokers.expect(place.name)
+            self._brokers.expect_renamed(place.name, UUID(bytes=place.topic_id), self._name)
             for partition, chosen in _by_partition(keys, place.partitions):
                 of = place.name, partition
                 some = (keys, values) if chosen is None else (keys.take(chosen), values.take(chosen))

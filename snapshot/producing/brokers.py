@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -85,6 +86,10 @@ class Brokers:
         self._coordinators: dict[tuple[int, str], Address] = {}
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[str, dict[int, int]] = {}
+        self._ids: dict[str, UUID] = {}
+        """Ids of topics whose names may have been others'."""
+        self._agreed: set[str] = set()
+        """Those of which the coordinator of transactions has told the same id."""
 
     def __enter__(self) -> Brokers:
         return self
@@ -130,6 +135,30 @@ class Brokers:
         if topic not in self._leaders:
             self._learn_topic(topic, expected=True)
 
+    def expect_renamed(self, topic: str, topic_id: UUID, transactional_id: str) -> None:
+        """As `expect`, for a topic whose name another may have had until just now.
+
+        Records go by names. Where neither the coordinator of their transaction nor a leader knew of that,
+        they would come into the other topic. So the coordinator is asked: a transaction has topics by their
+        ids, and a leader takes no records for one that the coordinator has not added.
+        """
+        if topic in self._agreed and self._ids[topic] == topic_id:
+            return
+        self._ids[topic] = topic_id
+        deadline = self.deadline()
+        while not (self._learn([topic], expected=True) and self._agrees(topic, transactional_id)):
+            deadline.pause(f"topic {topic!r}", "a broker does not know yet that it has this name")
+        self._agreed.add(topic)
+
+    def _agrees(self, topic: str, transactional_id: str) -> bool:
+        try:
+            coordinator = self._coordinator(TRANSACTION, transactional_id)
+            answer = self.ask(coordinator, METADATA, metadata_request([topic]))
+        except ConnectionLost:
+            self.forget(TRANSACTION, [transactional_id])
+            return False
+        return any(one.topic_id == self._ids[topic] for one in answer.topics)
+
     def _learn_topic(self, topic: str, *, expected: bool) -> None:
         deadline = self.deadline()
         while not self._learn([topic], expected=expected):
@@ -148,8 +177,12 @@ class Brokers:
         if answer is None:
             return False
         self._know(answer)
+        late = False
         for topic in answer.topics:
             if topic.error_code is ErrorCode.none:
+                if topic.name in self._ids and topic.topic_id != self._ids[topic.name]:
+                    late = True  # it tells of the topic that had the name before
+                    continue
                 self._leaders[topic.name] = {one.partition_index: one.leader_id for one in topic.partitions}
             elif (
                 topic.error_code is ErrorCode.unknown_topic_or_partition
@@ -159,7 +192,7 @@ class Brokers:
                 raise SinkError(f"there is no topic {topic.name!r}: create it, or mend the name")
             elif topic.error_code not in RETRIABLE:
                 raise SinkError(f"topic {topic.name!r}: {topic.error_code.name}")
-        return all(self._leaders.get(topic) for topic in topics)
+        return not late and all(self._leaders.get(topic) for topic in topics)
 
     def _know(self, metadata: Any) -> None:
         self._nodes = {one.node_id: Address(one.host, one.port) for one in metadata.brokers}
@@ -200,14 +233,14 @@ class Brokers:
             try:
                 answer = self.ask(self._coordinator(kind, name), api, request)
             except ConnectionLost as error:
-                self._coordinators.pop((kind, name), None)
+                self.forget(kind, [name])
                 reason = error
             else:
                 code = code_of(answer)
                 if code not in RETRIABLE:
                     return answer
                 if code in _MOVED:
-                    self._coordinators.pop((kind, name), None)
+                    self.forget(kind, [name])
                 reason = code.name
             deadline.pause(what, reason)
 
@@ -238,6 +271,8 @@ class Brokers:
         """Look for the coordinators of these at the next question."""
         for name in names:
             self._coordinators.pop((kind, name), None)
+        if kind == TRANSACTION:
+            self._agreed.clear()
 
 
 def first_code(codes: Iterable[ErrorCode]) -> ErrorCode:

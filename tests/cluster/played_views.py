@@ -86,9 +86,12 @@ class PlayedCluster:
 
     @property
     def known(self) -> Known:
-        topics = {} if self.deleted else {INPUT[1]: TopicPlace(INPUT[0], 2, True, self.limit)}
+        topics = {} if self.deleted else {INPUT[1]: TopicPlace(INPUT[0], 2, True, self.limit, INPUT[1])}
         for version in self.program.versions():
-            topics |= {view.topic_id: TopicPlace(view.topic, 1, True, self.limit) for view in version.views}
+            topics |= {
+                view.topic_id: TopicPlace(view.topic, 1, True, self.limit, view.topic_id)
+                for view in version.views
+            }
         return Known(self.program, topics)
 
     def process(self, attempt: int, *, live: bool = True) -> VersionTask:

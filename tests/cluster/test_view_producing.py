@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from types import SimpleNamespace as Entity
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
@@ -46,8 +47,9 @@ NAMES = {
     END_TXN: "end",
 }
 REAL_REQUEST_SECONDS = producing.REQUEST_SECONDS
-PLACE = TopicPlace("out", 1, True, 1 << 20)
-THREE = TopicPlace("three", 3, True, 1 << 20)
+OLD, NEW = UUID(int=1), UUID(int=2)
+PLACE = TopicPlace("out", 1, True, 1 << 20, NEW.bytes)
+THREE = TopicPlace("three", 3, True, 1 << 20, NEW.bytes)
 
 
 class Cluster:
@@ -58,6 +60,8 @@ class Cluster:
         self.epoch = -1
         self.unknown = 0
         """Times that no node knows a topic."""
+        self.tells: list[UUID] = []
+        """The ids of topics in the next answers: that of the one which had the name before, at times."""
         self.loses: list[str] = []
         self.codes: dict[str, list[ErrorCode]] = {}
         self.logs: dict[tuple[str, int], list[bytes]] = {}
@@ -68,9 +72,11 @@ class Cluster:
         if api is METADATA:
             self.unknown -= 1
             code = ErrorCode.unknown_topic_or_partition if self.unknown >= 0 else ErrorCode.none
+            topic_id = self.tells.pop(0) if self.tells else NEW
             topics = [
                 Entity(
                     name=one.name,
+                    topic_id=topic_id,
                     error_code=code,
                     partitions=[Entity(partition_index=at, leader_id=1) for at in range(3)],
                 )
@@ -283,6 +289,34 @@ def test_a_topic_that_has_got_its_name_is_waited_for(cluster: Cluster, producer:
     producer.write(PLACE, column(b"a"), column(b"1"))
     producer.commit({}, "")
     assert records(cluster, "out", 0) == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize("tells", [[OLD], [OLD, OLD], [NEW, OLD], [OLD, NEW, OLD, OLD, NEW, OLD]])
+def test_nothing_is_written_before_the_coordinator_knows_which_topic_has_the_name(
+    cluster: Cluster, producer: LeaderProducer, monkeypatch: pytest.MonkeyPatch, tells: list[UUID]
+) -> None:
+    """After a cutover the name of a changed view is another topic's: what came into the old one was lost."""
+    cluster.tells = [*tells]
+    answer, told = cluster.answer, []
+
+    def noted(api: Api, request: Any) -> Any:
+        found = answer(api, request)
+        told.append([one.topic_id for one in found.topics] if api is METADATA else NAMES.get(api))
+        return found
+
+    monkeypatch.setattr(cluster, "answer", noted)
+    for _ in range(2):
+        producer.write(PLACE, column(b"a"), column(b"1"))
+        producer.commit({}, "")
+    assert [[one] for one in tells] == told[: len(tells)]
+    assert told[: told.index("add")][-2:] == [[NEW], [NEW]], "those of its leaders, and of the coordinator"
+    assert [NEW] not in told[told.index("add") :], "it is asked once"
+    cluster.codes["add"] = [ErrorCode.not_coordinator]
+    producer.write(PLACE, column(b"b"), column(b"2"))
+    producer.commit({}, "")
+    told.clear()
+    producer.write(PLACE, column(b"c"), column(b"3"))
+    assert told == [[NEW], [NEW], "add"], "another coordinator may be behind"
 
 
 @pytest.mark.parametrize("what", ["add", "produce", "group", "offsets", "end"])

@@ -23,7 +23,7 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.ports import free_ports
 from tests.programs.bench import views_peers
 from tests.programs.bench.views_memory import Memory, taken
-from tests.programs.bench.views_rows import TOPIC, Rows
+from tests.programs.bench.views_rows import PARTITIONS, TOPIC, Rows
 from tests.programs.bench.views_watcher import Watcher
 
 FLOW_SECONDS: Final = 10.0
@@ -33,7 +33,7 @@ WAIT_SECONDS: Final = 900.0
 FAILOVER_SECONDS: Final = 60.0
 STATUS_SECONDS: Final = 30.0
 LOOK_SECONDS: Final = 0.1
-TABLE: Final = f"CREATE TABLE {TOPIC.name} (auction BIGINT, price BIGINT, sent BIGINT);\n"
+TABLE: Final = f"CREATE TABLE {TOPIC} (auction BIGINT, price BIGINT, sent BIGINT);\n"
 FIRST: Final = (
     TABLE
     + "CREATE VIEW totals AS SELECT auction, count(*) AS n, sum(price) AS total FROM bids GROUP BY auction;\n"
@@ -91,7 +91,7 @@ class Run:
     def _all(self) -> None:
         found, bootstrap = self._report.cluster, self._cluster.description.bootstrap
         admin = KafkaAdmin(client_config(bootstrap))
-        for made in admin.create_topics([NewTopic(TOPIC.name, TOPIC.partitions, 3)]).values():
+        for made in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)]).values():
             made.result(30)
         rows = Rows(bootstrap, self._size.keys)
         rows.write(self._size.rows)

@@ -14,11 +14,14 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 
+from strandline.cluster.broker_connection import connect
 from strandline.cluster.kafka_client import client_config
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.producing import LeaderProducer
+from strandline.snapshot.connection import METADATA, metadata_request
 
-TOPIC: Final = TopicPlace("bids", partitions=2, compacted=False, max_message_bytes=1 << 20)
+TOPIC: Final = "bids"
+PARTITIONS: Final = 2
 RATE: Final = 1000.0
 """Rows a second that flow in."""
 AT_ONCE: Final = 200_000
@@ -42,9 +45,13 @@ class Rows:
         """Write many, as views write theirs; raises KafkaException."""
         producer = LeaderProducer({"bootstrap.servers": self._bootstrap}, "bench.rows")
         producer.take_over()
+        connection = connect(self._bootstrap)
+        (told,) = connection.ask(METADATA, metadata_request([TOPIC])).topics
+        connection.close()
+        place = TopicPlace(TOPIC, len(told.partitions), False, 1 << 20, told.topic_id.bytes)
         while count:
             some = min(count, AT_ONCE)
-            producer.write(TOPIC, *self._columns(some))
+            producer.write(place, *self._columns(some))
             producer.commit({}, "")
             self._sent, count = self._sent + some, count - some
 
@@ -87,7 +94,7 @@ class Rows:
         row = json.dumps({"auction": auction, "price": price, "sent": _now()})
         while True:
             try:
-                self._producer.produce(TOPIC.name, row)
+                self._producer.produce(TOPIC, row)
                 return
             except BufferError:
                 self._producer.poll(0.1)

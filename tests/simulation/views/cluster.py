@@ -160,7 +160,7 @@ class Cluster:
             if topic is not None:
                 compacted = "compact" in CLEANUP_POLICY.of(topic.configs)
                 topics[one] = TopicPlace(
-                    topic.name, len(topic.partitions), compacted, MAX_MESSAGE_BYTES.of(topic.configs)
+                    topic.name, len(topic.partitions), compacted, MAX_MESSAGE_BYTES.of(topic.configs), one
                 )
         return Known(program, topics)
 
