@@ -79,7 +79,11 @@ def apply(
     answer = first_answer(hosts, "POST", "/api/views", body, timeout=40.0, refused=MISUSED)
     if wait:
         _wait(where.admin, name, answer["attempt"], wait)
-    done = "live" if wait else f"begun as attempt {answer['attempt']}: see `strandline view status {name}`"
+        done = "live"
+    elif _is_live(where.admin, name, answer["attempt"]):
+        done = "live, and nothing is to be filled"
+    else:
+        done = f"begun as attempt {answer['attempt']}: see `strandline view status {name}`"
     show(as_json, answer, f"program {name}: {done}")
 
 
@@ -240,6 +244,15 @@ def _find(answer: Any, name: str) -> dict[str, Any]:
         if program["name"] == name:
             return dict(program)
     raise CommandFailed(f"there is no program {name}", "see `strandline view list`", MISUSED)
+
+
+def _is_live(addresses: tuple[str, ...], name: str, attempt: int) -> bool:
+    """Whether an attempt is the live version, as where the program is equal to that one."""
+    programs = first_answer(addresses, "GET", "/api/views")["programs"]
+    return any(
+        one["name"] == name and one["live"] is not None and one["live"]["attempt"] == attempt
+        for one in programs
+    )
 
 
 def _progress(running: dict[str, Any]) -> str:

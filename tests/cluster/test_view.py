@@ -155,6 +155,24 @@ def test_the_mark_of_an_encoding_is_no_part_of_a_program(
     assert done.out.endswith(" operators kept, 0 new, 0 dropped\n")
 
 
+@pytest.mark.parametrize(
+    ("live", "said"),
+    [(9, "program new: live, and nothing is to be filled\n"), (4, "program new: begun as attempt 9: see ")],
+)
+def test_an_application_of_what_is_live_says_that_nothing_is_filled(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    programs: Path,
+    live: int,
+    said: str,
+) -> None:
+    program = {"name": "new", "live": {"text": NEW, "attempt": live}, "stopped": None}
+    with played(None, {}) as node:
+        node.answers["/api/views"] = (200, {"attempt": 9, "programs": [program], "running": []})
+        done = strandline(capfd, monkeypatch, "view", "apply", "new.sql", "--admin", node.address)
+    assert (done.status, done.out.startswith(said)) == (0, True), done
+
+
 @pytest.mark.parametrize(("answered", "status"), [(409, 2), (400, 2), (401, 1), (500, 1), (503, 1)])
 def test_an_application_that_the_cluster_refuses_ends_with_status_2(
     capfd: pytest.CaptureFixture[str],
