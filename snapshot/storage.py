@@ -39,6 +39,8 @@ class Storage(ABC):
     url: str
     options: Mapping[str, str] = {}
     """Those of a bucket, as `open_storage` takes them."""
+    window_bytes: int = 16 * 1024 * 1024
+    """Bytes that are best read at a time. A bucket answers a small request as late as one of megabytes."""
 
     @abstractmethod
     def folders(self, prefix: str) -> list[str]:
@@ -92,6 +94,9 @@ def is_bucket(url: str) -> bool:
 
 class FolderStorage(Storage):
     """A folder that the node's LocalStore writes: a file for each object, names with a dot are its own."""
+
+    window_bytes = 4 * 1024 * 1024
+    """A read costs next to nothing, and of so little the processor's cache has all when it is decoded."""
 
     def __init__(self, url: str) -> None:
         self.url = os.path.abspath(url)

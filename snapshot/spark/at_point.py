@@ -25,7 +25,7 @@ def restore_points(storage: Storage, cluster: str) -> list[RestorePoint]:
 def records(spark: SparkSession, storage: Storage, views: Sequence[PartitionView], columns: Any) -> DataFrame:
     """Give some columns of the records of partitions, those of the source `strandline`."""
     schema = StructType([field for field in SCHEMA.fields if field.name in columns])
-    packed = pack(views, spark.sparkContext.defaultParallelism, None)
+    packed = pack(views, spark.sparkContext.defaultParallelism, None, storage.window_bytes)
     kinds = arrow_schema(schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from strandline.snapshot.storage import Storage
 from strandline.statemachine.object_names import OBJECT_ID_BYTES
 
 WINDOW_BYTES: Final = 16 * 1024 * 1024
-"""Stored bytes that a task fetches and decodes at a time; also what a task should at least have to do."""
+"""Most stored bytes that a task fetches and decodes at a time; also what a task should have at least."""
 TASKS_PER_CORE: Final = 3
 TASK_BYTES: Final = 512 * 1024 * 1024
 """Stored bytes that a task should have at most, a second or two of work: a cluster may have more cores than
@@ -32,18 +32,21 @@ _HASH: Final = np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, 1 + OBJECT_ID_BYTES
 
 def plan(storage: Storage, options: ReadOptions, parallelism: int) -> list[tuple[Window, ...]]:
     """The windows of each task; raises SourceError. `parallelism` is the number of cores there are."""
-    return pack(partition_views(storage, options), parallelism, options.min_partitions)
+    views = partition_views(storage, options)
+    return pack(views, parallelism, options.min_partitions, storage.window_bytes)
 
 
 def pack(
     views: Sequence[PartitionView],
     parallelism: int,
     min_partitions: int | None,
+    window_bytes: int,
     shared_bytes: int = WINDOW_BYTES,
 ) -> list[tuple[Window, ...]]:
     """Cut all pieces into tasks of about equal bytes, along objects; equal arguments give equal tasks.
 
-    `shared_bytes`: least bytes of a task as long as there are cores without one.
+    `window_bytes`: what a task reads at a time, WINDOW_BYTES at most. `shared_bytes`: least bytes of a task
+    as long as there are cores without one.
     """
     owner = np.repeat(np.arange(len(views)), [view.rows.size for view in views])
     if not owner.size:
@@ -59,7 +62,7 @@ def pack(
     packed = []
     shares = np.searchsorted(after, np.arange(1, tasks) * (total / tasks)) + 1
     for start, stop in pairwise(np.unique([0, *shares, order.size]).tolist()):
-        windows = _windows(after, start, stop)
+        windows = _windows(after, start, stop, min(window_bytes, WINDOW_BYTES))
         packed.append(tuple(_window(views, owner, number, order[window]) for window in windows))
     return packed
 
@@ -72,7 +75,8 @@ def in_order(views: Sequence[PartitionView]) -> tuple[Window, ...]:
     number = np.concatenate([np.arange(view.rows.size) for view in views])
     after = np.cumsum(np.concatenate([view.rows["length"] for view in views]), dtype=np.int64)
     order = np.arange(owner.size)
-    return tuple(_window(views, owner, number, order[window]) for window in _windows(after, 0, order.size))
+    windows = _windows(after, 0, order.size, WINDOW_BYTES)
+    return tuple(_window(views, owner, number, order[window]) for window in windows)
 
 
 def _along_objects(views: Sequence[PartitionView], rows: Rows, owner: Any, number: Any) -> Any:
@@ -93,12 +97,12 @@ def _along_objects(views: Sequence[PartitionView], rows: Rows, owner: Any, numbe
     )
 
 
-def _windows(after: Any, start: int, stop: int) -> Iterator[slice]:
-    """Runs of up to WINDOW_BYTES, at least one piece each; `after` are the bytes up to and with each."""
+def _windows(after: Any, start: int, stop: int, most_bytes: int) -> Iterator[slice]:
+    """Runs of up to so many bytes, at least one piece each; `after` are the bytes up to and with each."""
     begin = start
     while begin < stop:
         before = int(after[begin - 1]) if begin else 0
-        most = int(np.searchsorted(after, before + WINDOW_BYTES, "right"))
+        most = int(np.searchsorted(after, before + most_bytes, "right"))
         end = min(max(most, begin + 1), stop)
         yield slice(begin, end)
         begin = end

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from strandline.snapshot.own_output import own_output
 from strandline.snapshot.spark.class_archive import java_command, options
+from strandline.snapshot.spark.python_command import python_of_this_program
 from strandline.snapshot.spark.shipping import ship
 
 OLDEST_JAVA = 17
@@ -106,9 +107,6 @@ def session(
     local = master.startswith("local")
     driver = "127.0.0.1" if local else _address_towards(master)
     java_said = check_java()
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if local:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if driver is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
@@ -121,15 +119,21 @@ def session(
     if short_jobs:
         ours["spark.sql.adaptive.enabled"] = "false"
         ours["spark.executor.extraJavaOptions"] = _SHORT_JOBS
+    python: AbstractContextManager[None] = nullcontext()
     if SparkSession.getActiveSession() is not None:
         ours = {}  # what it was started with is its owner's
     elif local:
-        ours.update(_unix_sockets())
+        folder = tempfile.mkdtemp(prefix="strandline-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        ours.update(_unix_sockets(folder))
+        python = python_of_this_program(Path(folder))
+    else:
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
     try:
         # A Java that cannot write the archive says so when it ends, on what was stdout as it started.
-        with own_output() if archive and sys.__stdout__ is not None else nullcontext():
+        with python, own_output() if archive and sys.__stdout__ is not None else nullcontext():
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         if not local:
@@ -150,17 +154,15 @@ def session(
     return spark
 
 
-def _unix_sockets() -> dict[str, str]:
+def _unix_sockets(folder: str) -> dict[str, str]:
     """Configs by which Java and its Python workers talk over sockets in a folder that is the user's alone.
 
     By TCP a task waits for some 40 ms, an acknowledgement's delay: Java writes to it in small pieces. These
-    sockets have no secret, so the folder is what keeps others out. It goes when this process ends. Where its
-    path is too long for sockets, none is made, and Spark takes TCP.
+    sockets have no secret, so the folder is what keeps others out. Where its path is too long for sockets,
+    Spark takes TCP.
     """
-    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_DIR - len("/strandline-12345678"):
+    if len(os.fsencode(folder)) > _LONGEST_SOCKET_DIR:
         return {}
-    folder = tempfile.mkdtemp(prefix="strandline-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {f"{_SOCKETS}.enabled": "true", f"{_SOCKETS}.dir": folder}
 
 

@@ -127,7 +127,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                     raise SourceError(str(error)) from error
                 self._looked = None  # the checkpoint may have ended; a newer one names other objects
         report_loss(lost, self._options.fail_on_data_loss, _log.warning)
-        tasks = pack(views, self._parallelism, self._options.min_partitions, SHARED_BYTES)
+        window = self._storage.window_bytes
+        tasks = pack(views, self._parallelism, self._options.min_partitions, window, SHARED_BYTES)
         splits: list[InputPartition] = [StreamSplit(windows) for windows in tasks if windows]
         self._planned = start, end, splits
         return splits

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyspark.worker
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline.snapshot.spark import session as session_module
 from strandline.snapshot.spark.class_archive import java_command
+from strandline.snapshot.spark.python_command import python_of_this_program
 
 
 def test_python_workers_are_reached_by_sockets_of_the_user_alone(spark: SparkSession) -> None:
@@ -24,12 +28,58 @@ def test_python_workers_are_reached_by_sockets_of_the_user_alone(spark: SparkSes
     assert any(stat.S_ISSOCK(entry.stat().st_mode) for entry in folder.iterdir())
 
 
-def test_a_path_too_long_for_sockets_leaves_tcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deep = tmp_path / ("deep" * 20)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    assert session_module._unix_sockets() == {}
-    assert list(deep.iterdir()) == []
+def test_a_path_too_long_for_sockets_leaves_tcp(tmp_path: Path) -> None:
+    assert session_module._unix_sockets(str(tmp_path / ("deep" * 20))) == {}
+
+
+def test_python_workers_have_pyspark_from_files_that_are_compiled_once(spark: SparkSession) -> None:
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark.worker
+
+        for _ in batches:
+            compiled = getattr(pyspark.worker.__spec__, "cached", None)  # none for a module of an archive
+            yield pa.RecordBatch.from_pydict({"file": [compiled], "python": [sys.executable]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(where, "file string, python string").collect()
+    assert Path(row.file).samefile(getattr(pyspark.worker.__spec__, "cached", ""))
+    assert row.python == sys.executable == os.environ["PYSPARK_PYTHON"]
+
+
+def test_the_command_is_python_itself_where_a_script_does_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = (tmp_path / str(number) for number in itertools.count())
+
+    def taken() -> str:
+        folder = next(folders)
+        folder.mkdir()
+        monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+        monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
+        with python_of_this_program(folder):
+            started = os.environ["PYSPARK_DRIVER_PYTHON"]
+            assert os.environ["PYSPARK_PYTHON"] == "chosen", "by the user"
+        assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+        return started
+
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    command = taken()
+    told = "import pyspark, sys; print(pyspark.__path__[0]); print(*sys.path[1:3]); print(*sys.argv[1:])"
+    done = subprocess.run(
+        [command, "-c", told, "with a space"], env={**os.environ, "PYTHONPATH": "/some"}, capture_output=True,
+        text=True, timeout=60, check=True,
+    )  # fmt: skip
+    packages = tmp_path / "0" / "packages"
+    assert done.stdout.splitlines() == [str(packages / "pyspark"), f"{packages} /some", "with a space"]
+
+    folders = (tmp_path / f"with:{number}" for number in itertools.count())
+    assert taken() == sys.executable
+    folders = (tmp_path / f"other {number}" for number in itertools.count())
+    assert taken() == str(tmp_path / "other 0" / "python")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as where nothing may be executed
+    assert taken() == sys.executable
+    monkeypatch.undo()
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert taken() == sys.executable
 
 
 def test_a_java_that_does_not_start_is_told_by_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,12 +163,12 @@ def test_tasks_are_few_and_even(
     view = PartitionView(
         "t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {}, np.zeros(0, ABORTED_ROWS)
     )
-    packed = planning.pack([view], cores, least)
+    packed = planning.pack([view], cores, least, 1 << 20)
     sizes = [sum(len(piece.pieces) for window in task for piece in window) // PIECE.size for task in packed]
     assert len(sizes) == tasks
     assert sum(sizes) == total
     assert max(sizes) - min(sizes) <= 2
-    assert packed == planning.pack([view], cores, least)
+    assert packed == planning.pack([view], cores, least, 1 << 20)
 
 
 def test_partitions_are_pruned_before_anything_is_fetched(cluster: StoredCluster) -> None:

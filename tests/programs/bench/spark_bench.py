@@ -25,7 +25,7 @@ from tests.programs.bench.kafka_measure import Servers
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.report import shown, table
 from tests.programs.bench.spark_beside import MEGABYTES, WAYS, Beside, NotHere, Way, ratios
-from tests.programs.bench.spark_driver import JOBS, STREAMS, Given
+from tests.programs.bench.spark_driver import JOBS, STAGES, Given
 from tests.programs.bench.spark_storage import BATCH_BYTES, TOPIC, GrowingStorage, Stored
 from tests.programs.folder_option import existing_folder
 
@@ -57,7 +57,7 @@ class Line:
     start: float | None = None
     """Of these until the session was there."""
     work: float | None = None
-    """Of the job alone, in a session that has done it before where it is done twice."""
+    """Of the job alone."""
     cpu: float = 0.0
     memory: int = 0
     way: str = ""
@@ -159,17 +159,19 @@ class Run:
         if line.problem is not None:
             return
         told = json.loads(taken.output.strip().splitlines()[-1])
-        line.start, line.work = told["start"][0], told.get("again", told["first"])[0]
+        line.start, line.work = told["start"][0], told["first"][0]
+        names = STAGES[line.job]
         if told["records"] != records:
             line.problem = f"{told['records']:,} records of {records:,} were there"
-        elif line.job == "stream":
+        elif len(names) > 1:
             self._report.lines.remove(line)
-            for name in STREAMS:
+            for name in names:
                 # The first one with the session that was started for it.
                 stages = [told[stage] for stage in ("start", name) if stage == name or name == "first"]
                 seconds, spark, servers = map(sum, zip(*stages, strict=True))
                 start = line.start if name == "first" else None
-                each = replace(line, job=f"stream, {name}", seconds=seconds, start=start, work=told[name][0])
+                job = f"{line.job}, {name}"
+                each = replace(line, job=job, seconds=seconds, start=start, work=told[name][0])
                 self._report.lines.append(replace(each, cpu=spark, servers=servers if line.way else None))
 
     def _export(self, what: str, stored: Stored, target: Path) -> None:

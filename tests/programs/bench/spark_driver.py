@@ -22,6 +22,10 @@ from tests.programs.bench import processor
 
 STREAMS: Final = {"first": 8, "again": 8, "larger": 2}
 """Batches of each stream of a session, about. The first one starts and loads what all streams need."""
+READS: Final = ("first", "again")
+"""The reads of a session. The first one starts and loads what all of them need."""
+STAGES: Final[Mapping[str, Sequence[str]]] = {"read": READS, "stream": tuple(STREAMS), "sink": ("first",)}
+"""What each job does, one after the other."""
 _SUM: Final = ("count(*)", "sum(length(value) + partition + offset * 0)")
 """What is asked of all columns, and costs nothing."""
 
@@ -70,9 +74,9 @@ class Stages:
 
 
 def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int:
-    """Read all columns, twice."""
+    """Read all columns by each of READS."""
     counted = 0
-    for name in ("first", "again"):
+    for name in READS:
         row = spark.read.format(given.format).options(**given.source()).load().selectExpr(*_SUM).first()
         assert row is not None
         counted = int(row[0])
