@@ -70,8 +70,7 @@ def apply(
         for view in program.views
         if view.sink is not None
     ]
-    if not views:
-        raise CommandFailed(f"{file} has no view with a topic", "declare one that is not LOCAL", MISUSED)
+    _check_size(file, content, len(views))
     check_compacted(where.admin, program)
     body = {"program": name, "text": content, "views": views, "inputs": inputs(program)}
     # The node that runs the program knows whether it has room for another version.
@@ -237,6 +236,21 @@ def drop(
     where = target(admin=admin, folder=cluster)
     answer = first_answer(where.admin, "POST", "/api/views/drop", {"program": name}, timeout=20.0)
     show(as_json, answer, f"program {name}: dropped, with {plural(answer['topics'], 'topic')}")
+
+
+def _check_size(file: Path, content: str, views: int) -> None:
+    """CommandFailed for a program that the controller's log does not take."""
+    from strandline.statemachine.controller.controller_commands import MAX_PROGRAM_TEXT, MAX_VIEWS
+
+    if not views:
+        raise CommandFailed(f"{file} has no view with a topic", "declare one that is not LOCAL", MISUSED)
+    cure = "make several programs of it"
+    if views > MAX_VIEWS:
+        cause = f"{file} has {views} views with topics, and a program has {MAX_VIEWS} at most"
+        raise CommandFailed(cause, cure, MISUSED)
+    if len(content) > MAX_PROGRAM_TEXT:
+        cause = f"{file} has {len(content):,} characters, and a program has {MAX_PROGRAM_TEXT:,} at most"
+        raise CommandFailed(cause, cure, MISUSED)
 
 
 def _find(answer: Any, name: str) -> dict[str, Any]:

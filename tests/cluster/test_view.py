@@ -173,6 +173,29 @@ def test_an_application_of_what_is_live_says_that_nothing_is_filled(
     assert (done.status, done.out.startswith(said)) == (0, True), done
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            TABLE + "".join(f"CREATE VIEW v{n} AS SELECT DISTINCT a FROM t;\n" for n in range(101)),
+            "big.sql has 101 views with topics, and a program has 100 at most; make several programs of it\n",
+        ),
+        (
+            TABLE + "CREATE VIEW v AS SELECT DISTINCT a FROM t;" + " " * (48 * 1024),
+            "and a program has 49,152 at most; make several programs of it\n",
+        ),
+    ],
+)
+def test_a_program_that_the_controllers_log_does_not_take_is_refused_before_anything_is_asked(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, programs: Path, text: str, says: str
+) -> None:
+    (programs / "big.sql").write_text(text)
+    with played(None, {}) as node:
+        done = strandline(capfd, monkeypatch, "view", "apply", "big.sql", "--admin", node.address)
+        assert not node.asked
+    assert (done.status, done.err.endswith(says)) == (2, True), done.err
+
+
 @pytest.mark.parametrize(("answered", "status"), [(409, 2), (400, 2), (401, 1), (500, 1), (503, 1)])
 def test_an_application_that_the_cluster_refuses_ends_with_status_2(
     capfd: pytest.CaptureFixture[str],
