@@ -96,7 +96,10 @@ def check(place: Place, code: ErrorCode) -> None:
     """Go on after what passes; raises InputGone, and KafkaException for what does not."""
     name = f"{place[0]}-{place[1]}"
     if code is ErrorCode.offset_out_of_range:
-        raise InputGone(f"{name} does not have the records any more that the state needs")
+        raise InputGone(
+            f"HISTORY_GONE: {name} does not have the records any more that the state needs: "
+            "apply the program again, which fills it from those that are there"
+        )
     if code not in _PASSING:
         raise KafkaException(KafkaError(code.value, name))
 
