@@ -16,7 +16,7 @@ from typing import Final
 
 from strandline.node.kafka.wire.apis import APIS
 from strandline.node.kafka.wire.codec import prepare
-from strandline.node.kafka.wire.response_types import response_types
+from strandline.node.kafka.wire.response_types import prepare_responses
 
 log = logging.getLogger(__name__)
 
@@ -69,4 +69,4 @@ class MessageLoader:
 
 def _import(api_key: int, version: int) -> None:
     prepare(api_key, version)
-    response_types(api_key, version)
+    prepare_responses(api_key, version)

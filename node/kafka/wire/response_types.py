@@ -51,6 +51,20 @@ def response_types(api_key: int, version: int) -> ResponseTypes:
     return ResponseTypes(api_key, version)
 
 
+def prepare_responses(api_key: int, version: int) -> None:
+    """Import what `response_types` needs, and what it looks into for a field that this version lacks; any
+    thread may."""
+    response_types(api_key, version)
+    for outermost in _outermost(api_key):
+        load_payload_module(api_key, outermost, EntityType.response)
+
+
+def _outermost(api_key: int) -> tuple[int, int]:
+    """The first and the last spoken version."""
+    api = APIS[api_key]
+    return api.first, api.last
+
+
 def _classes(api_key: int, version: int) -> dict[str, type[Any]]:
     module = load_payload_module(api_key, version, EntityType.response)
     return {
@@ -83,7 +97,6 @@ def _maker(api_key: int, name: str, entity: type[Any] | None) -> Callable[..., A
 @cache
 def _names(api_key: int, name: str) -> frozenset[str]:
     """The fields of a structure in all spoken versions together; the two outermost are imported for it."""
-    api = APIS[api_key]
-    versions = (_classes(api_key, version).get(name) for version in (api.first, api.last))
+    versions = (_classes(api_key, version).get(name) for version in _outermost(api_key))
     found = frozenset(field.name for entity in versions if entity is not None for field in fields(entity))
     return found | AMID.get(name, frozenset())
