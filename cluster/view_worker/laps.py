@@ -35,12 +35,12 @@ class Rate:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._since, self._then = monotonic(), 0
+        self._rate = 0
 
-    def of(self, taken: int) -> int | None:
-        """The rate since it was told last, by the records that were taken by now; None: it is too early."""
+    def of(self, taken: int) -> int:
+        """The rate, by the records that were taken by now; the one before, or 0, where it is too early."""
         now = self._monotonic()
-        if now - self._since < RATE_SECONDS:
-            return None
-        rate = round((taken - self._then) / (now - self._since))
-        self._since, self._then = now, taken
-        return rate
+        if now - self._since >= RATE_SECONDS:
+            self._rate = round((taken - self._then) / (now - self._since))
+            self._since, self._then = now, taken
+        return self._rate

@@ -27,10 +27,14 @@ log = logging.getLogger(__name__)
 
 NEAR_RECORDS: Final = 2000
 """A step that found no more than this was near the end: the pause will be short."""
+STOP_SECONDS: Final = 10.0
+"""For the live version to come to the cut that it is asked for. It writes until then, and may be behind."""
 PAUSE_SECONDS: Final = 1.0
-"""Bound on the live version's pause; beyond it the pause is ended, and tried again later."""
+"""For the next version to come to the cut at which the live one has stopped. Beyond either bound the pause is
+ended, and tried again later."""
 MOST_PAUSE_SECONDS: Final = 5.0
-"""After that the live version ends its pause itself: the next one may stand still, or wait for its store."""
+"""After that, without a step that it takes, the live version ends its pause itself: the next one may stand
+still, or wait for its store."""
 PAUSES: Final = 5
 RETRY_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.005
@@ -68,7 +72,11 @@ class _Lasting:
     def __init__(self, task: VersionTask, number: int) -> None:
         self._task = task
         self._number = number
-        self._until = task.around.monotonic() + MOST_PAUSE_SECONDS
+        self.renew()
+
+    def renew(self) -> None:
+        """Have it last longer from here on: the live version has gone on within it."""
+        self._until = self._task.around.monotonic() + MOST_PAUSE_SECONDS
 
     def goes_on(self) -> bool:
         """Look whether the pause has not ended. Raises what `check` raises."""
@@ -78,7 +86,7 @@ class _Lasting:
             return False
         if self._task.around.monotonic() > self._until:
             self._ask_for_its_end()
-            self._until = self._task.around.monotonic() + MOST_PAUSE_SECONDS
+            self.renew()
         return True
 
     def _ask_for_its_end(self) -> None:
@@ -99,6 +107,7 @@ def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
     while not task.inputs.at(wanted):
         if said:
             task.commit(said)
+            lasting.renew()
             said = {}
         if not lasting.goes_on():
             return  # the others are not to wait for a partition of which nothing comes
@@ -156,7 +165,7 @@ def _late(program: str, *, live_stopped: bool) -> str:
             "have less to do"
         )
     return (
-        f"the live version did not come to a common cut within {PAUSE_SECONDS:g} s, {PAUSES} times: if its "
+        f"the live version did not come to a common cut within {STOP_SECONDS:g} s, {PAUSES} times: if its "
         f"process cannot run (`strandline view status {program}`), `strandline view stop "
         f"{program}`, and apply this version again"
     )
@@ -195,14 +204,14 @@ def _cut_over(task: VersionTask, laps: Laps) -> bool:
     if program.live is not None and program.stopped:
         task.shut_out_live()
     elif program.live is not None:
-        until = laps.began + PAUSE_SECONDS
         wanted = pack_reached(task.cut(), {})
         number = task.link.submit(PauseViews(task.program, task.attempt, task.worker, wanted))
-        reached = _reached(task, number, until)
+        reached = _reached(task, number, laps.began + STOP_SECONDS)
         if reached is None:
             task.link.submit(ResumeViews(task.program, task.attempt, number))
             return False
         laps.end("stop")
+        until = task.around.monotonic() + PAUSE_SECONDS
         there, digests = unpack_reached(reached)
         if not _same_partitions(task.cut(), there):
             # A topic has grown, and one of the two has not begun again yet: what they keep differs till then.
@@ -263,7 +272,9 @@ def _reached(task: VersionTask, number: int, until: float) -> bytes | None:
     while task.around.monotonic() < until:
         task.present_version()
         pause = task.link.known.program.pause
-        if pause is not None and pause.number == number and pause.reached is not None:
+        if pause is None or pause.number != number:
+            return None
+        if pause.reached is not None:
             return pause.reached
         task.around.sleep(LOOK_SECONDS)
     return None

@@ -100,7 +100,7 @@ class VersionTask:
             raise CannotRun(
                 "this release makes other operators of its text: `strandline view stop` it and apply it again"
             )
-        self._steps = Steps(self._circuit, plan.operators())
+        self._steps = Steps(self._circuit, plan.operators(), around.monotonic)
         self._way = way
         self._ready: tuple[Consumer, Producer] | None = None
         """Clients that wait for the place of the live version."""
@@ -185,12 +185,11 @@ class VersionTask:
         self._last_commit = self._last_state = self._last_hold = self.around.monotonic()
         self._state_cut = dict(stored)
         self._start.end("state")
-        self.tell(phase="replaying")
+        self.tell(phase="replaying", start_parts=self._start.parts)
         while not self.inputs.at(self.committed):
             self.check()
             self.status["replayed"] += self._step(self.committed)[0]
         self._start.end("replay")
-        self.status["start_parts"] = self._start.parts
 
     def _places(self) -> list[Place]:
         topics = self.link.known.topics
@@ -255,8 +254,7 @@ class VersionTask:
         self._told = self.around.monotonic()
         cut = {f"{topic}-{number}": offset for (topic, number), offset in self.cut().items()}
         rows, size = self._circuit.size()
-        if (rate := self._rate.of(self.status["records"] + self.status["replayed"])) is not None:
-            self.status["rate"] = rate
+        self.status["rate"] = self._rate.of(self.status["records"] + self.status["replayed"])
         now = {"rows": rows, "bytes": size, "held_bytes": self._held_bytes(), "cut": cut}
         self.link.tell({**self.status, "skipped": self._steps.skipped, **now})
 
@@ -277,7 +275,7 @@ class VersionTask:
     # Steps.
 
     def _step(self, bounds: Mapping[Place, int] | None = None) -> tuple[int, dict[str, Changes]]:
-        return self._steps.step(self.inputs, bounds)
+        return self._steps.step(self.inputs, bounds, brief=self.phase == "following")
 
     def take(self, bounds: Mapping[Place, int]) -> dict[str, Changes]:
         """Take what is there, up to bounds; what the caller is to commit."""
@@ -307,9 +305,11 @@ class VersionTask:
         """Write changes and the cut, in one transaction."""
         metadata = outputs.metadata(self.state, self.attempt, self.phase, self.part)
         views = [view for view in self.version.views if view.topic_id not in self.kept]
+        began = self.around.monotonic()
         for place, keys, values in outputs.records(views, self._plans, self.link.known.topics, said):
             self._producer.write(place, keys, values)
             self.status["written"] += len(keys)
+        self._steps.wrote(self.around.monotonic() - began)
         self._producer.commit(self.inputs.position, metadata)
         self.committed = dict(self.inputs.position)
         self._last_commit = self.around.monotonic()

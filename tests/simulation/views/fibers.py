@@ -42,6 +42,11 @@ class Fiber:
         self.ended = True
         self._back.release()
 
+    @property
+    def running(self) -> bool:
+        """Whether the caller is within it."""
+        return threading.current_thread() is self._thread
+
     def wait(self, begin: Callable[[Callable[[], None]], None]) -> None:
         """Within the fiber: wait until the function given to `begin` is called, by an event."""
         if self.killed:

@@ -23,7 +23,12 @@ from strandline.snapshot.views.sink import Changes, Phase, Sink
 from strandline.snapshot.views.spine import Level, Merge, Spine
 from strandline.snapshot.views.zset import ZSet
 from strandline.statemachine.controller import view_programs
-from strandline.statemachine.controller.controller_commands import CancelViews, CutOverViews, StopViews
+from strandline.statemachine.controller.controller_commands import (
+    CancelViews,
+    CutOverViews,
+    StartViewWorker,
+    StopViews,
+)
 from strandline.statemachine.controller.controller_state import ControllerState
 from strandline.statemachine.controller.view_state import Pause
 from strandline.statemachine.views import expressions, identity
@@ -215,6 +220,14 @@ def _any_decision(state: ControllerState, index: int, command: CutOverViews) -> 
     return _cut_over(state, index, replace(command, pause=0) if known else command)
 
 
+_start = view_programs._start
+
+
+def _of_any_process(state: ControllerState, index: int, command: StartViewWorker) -> Any:
+    """A process is not asked in whose place it begins."""
+    return _start(state, index, replace(command, before=None))
+
+
 def _of_operators(name: str) -> AbstractContextManager[Any]:
     [found] = [one for one in operators.SABOTAGES if one.name == name]
     return found.opened()
@@ -350,6 +363,16 @@ HOLES: Final = (
         "takes-over-what-went-on",
         "S24: a process goes live in the state of its cutover, whatever another has committed since",
         lambda: (patch.object(VersionTask, "_went_on", lambda *_: False),),
+    ),
+    Sabotage(
+        "stops-within-a-second",
+        "S25: the live version has no longer to come to the cut than the next one to come to its",
+        lambda: (patch.object(phases, "STOP_SECONDS", phases.PAUSE_SECONDS),),
+    ),
+    Sabotage(
+        "in-any-place",
+        "S26: a process that says it has begun is not asked in whose place",
+        lambda: (patch.object(view_programs, "_start", _of_any_process),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 from unittest.mock import patch
 
-from strandline.cluster.view_worker import phases, version_task
+from strandline.cluster.view_worker import phases, steps, version_task
 from strandline.snapshot.views import spine
-from strandline.statemachine.controller.controller_commands import CancelViews
+from strandline.statemachine.controller.controller_commands import CancelViews, StartViewWorker
 from tests.simulation.views.cluster import PROGRAM
 from tests.simulation.views.merges import SimMerges
 from tests.simulation.views.programs import SALES, TABLES
@@ -403,6 +403,38 @@ def late_to_know(on: Stage) -> None:
     on.run(7.0)
 
 
+def slow_steps(on: Stage) -> None:
+    """S25: one of both versions takes long for each record, and the live one has many to take."""
+    on.enter(patch.multiple(steps, LEAST_RECORDS=4, STEP_SECONDS=0.5))
+    on.cluster.at_once = 1000
+    on.sell(20)
+    on.go_live(OLD)
+    live = on.rng.random() < 0.5
+    on.slow_steps(on.rng.uniform(0.03, 0.04), live=live)
+    on.keep_selling()
+    on.sell(on.rng.randint(200, 300))
+    on.run(on.rng.uniform(0.0, 1.0))
+    attempt = on.apply({**OLD, "busy": "busy"})
+    on.until("it is live", lambda: on.is_live(attempt))
+    on.run(1.0)
+
+
+def late_word(on: Stage) -> None:
+    """S26: the word with which a process began comes once more when another fills; so does its cutover."""
+    on.sell(20)
+    attempt = on.apply(OLD)
+    on.hold_back("submit CutOverViews", on.rng.uniform(3.0, 5.0))
+    near, seen = on.moment("put state", live=False, count=3)
+    on.until("the cutover is near", near)
+    on.run(0.2)
+    on.keep_selling()
+    on.kill(live=False)
+    on.run(on.rng.uniform(1.5, 2.5))
+    on.cluster.again(StartViewWorker(PROGRAM, attempt, live=False, worker=seen[0].number, before=0))
+    on.until("it is live", lambda: on.is_live(attempt))
+    on.run(1.0)
+
+
 SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S1": arrives_between,
     "S2": after_commit,
@@ -428,4 +460,6 @@ SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S22": cannot_run,
     "S23": stopped_meanwhile,
     "S24": late_to_know,
+    "S25": slow_steps,
+    "S26": late_word,
 }

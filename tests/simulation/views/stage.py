@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any, Final
+from unittest.mock import patch
 
 from strandline.cluster.view_worker.surroundings import Surroundings
+from strandline.snapshot.views.circuit import Bound, Circuit
+from strandline.snapshot.views.zset import ZSet
 from strandline.statemachine.controller.controller_commands import DropViews, StopViews
 from tests.simulation.views.cluster import PROGRAM, Cluster
 from tests.simulation.views.kafka import Transaction
@@ -251,6 +254,19 @@ class Stage:
             return seconds if same and self.rng.random() < share else 0.0
 
         self.cluster.delays.append(extra)
+
+    def slow_steps(self, seconds: float, *, live: bool) -> None:
+        """Each record takes processes of the live version so long, or those of the next one."""
+        self.cluster.faults["slow"] += 1
+        step = Circuit.step
+
+        def slow(circuit: Circuit, deltas: Mapping[str, ZSet], bound: Bound | None = None) -> Any:
+            [process] = [one for one in self.cluster.processes if one.fiber.running]
+            if process.name.live == live:
+                process.sleep(seconds * sum(map(len, deltas.values())))
+            return step(circuit, deltas, bound)
+
+        self.enter(patch.object(Circuit, "step", slow))
 
     def lose(self, what: str, *, times: int) -> None:
         """The next answers to requests of one kind are lost, and some of the requests too."""
