@@ -12,6 +12,7 @@ import pytest
 from strandline.cluster.view_worker import phases, version_task
 from strandline.cluster.view_worker import steps as steps_of_records
 from strandline.cluster.view_worker.fetched import Place
+from strandline.cluster.view_worker.laps import Laps
 from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.reached import pack_reached
 from strandline.cluster.view_worker.version_task import VersionTask
@@ -161,7 +162,7 @@ def test_the_next_version_waits_while_the_live_one_comes_to_the_cut_and_no_longe
         clock.now += seconds
 
     task.around = replace(task.around, sleep=sleep)
-    assert not phases._cut_over(task, phases.Laps(clock))
+    assert not phases._cut_over(task, Laps(clock))
     assert done == ["PauseViews", "ResumeViews"]
     assert slept == (0.0 if ended else pytest.approx(phases.STOP_SECONDS, abs=0.01))
 
