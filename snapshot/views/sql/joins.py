@@ -136,7 +136,11 @@ class _Work:
         made: Part | None = None
         for number, (each, start) in enumerate(zip(self._relations, self._starts, strict=True)):
             conditions = self.outer.get(number, self.pool)
-            output = bounded(self._text, each.output, start, self._bounds(number), self._at)
+            bounds = self._bounds(number)
+            left = dict(bounds)
+            output = bounded(self._text, each.output, start, left, self._at)
+            for used in bounds.keys() - left.keys():
+                del conditions[used]
             part = _relation(output, start, conditions, self._free(number))
             if made is None:
                 made = part
@@ -149,7 +153,17 @@ class _Work:
         return made
 
     def _bounds(self, number: int) -> dict[Expression, None]:
-        return self.outer.get(number, self.pool)
+        """The conditions without which no row of a relation comes into the result, nor matches another."""
+        side = self._relations[number].side
+        if side == "LEFT":
+            return self.outer[number]
+        if side:
+            return {}  # all rows of a RIGHT or FULL JOIN's right side stay
+        behind = [
+            at for at, each in enumerate(self._relations) if at > number and each.side in ("RIGHT", "FULL")
+        ]
+        # Such a join would give rows that were left out before it with nulls.
+        return {each: None for each in self.pool if not behind or self._of[each] < behind[0]}
 
     def _free(self, number: int) -> _Free:
         """Whether a relation's own conditions may be worked out before it is joined."""

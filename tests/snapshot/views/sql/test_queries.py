@@ -100,6 +100,10 @@ QUERIES: Final = {
         row_number() OVER (PARTITION BY carrier, origin ORDER BY _timestamp DESC) AS r FROM flights WHERE
         hour > 2)
         SELECT carrier, origin, distance FROM ranked WHERE r = 1""",
+    "first of each before a right join": """SELECT a.faa, a.city, z.tailnum, z.seats FROM
+        (SELECT *, row_number() OVER (PARTITION BY maker ORDER BY seats DESC NULLS LAST, tailnum) AS r FROM
+        planes) z JOIN (SELECT DISTINCT tailnum FROM flights) f ON f.tailnum = z.tailnum AND z.r <= 2
+        RIGHT JOIN airports a ON a.altitude % 3 = z.seats % 3""",
     "the second": """SELECT maker, tailnum FROM (SELECT maker, tailnum, row_number() OVER (PARTITION BY maker
         ORDER BY tailnum) AS r FROM planes) WHERE r = 2""",
     "limit": "SELECT tailnum, seats FROM planes ORDER BY seats DESC NULLS LAST, tailnum LIMIT 7",

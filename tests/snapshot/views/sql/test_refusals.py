@@ -15,6 +15,7 @@ def query(text: str) -> str:
     return f"{T}{U}CREATE VIEW v AS\n{text}"
 
 
+RANKED = "(SELECT b, row_number() OVER (PARTITION BY b ORDER BY a) AS r FROM t)"
 REFUSED = [
     # code, subject, line, column, program
     (Code.SYNTAX, "DROP", 1, 1, "DROP TABLE t"),
@@ -88,6 +89,15 @@ REFUSED = [
         4,
         8,
         query("SELECT a, row_number() OVER (ORDER BY a) AS r FROM t"),
+    ),
+    *(
+        (Code.UNSUPPORTED_SQL, "row_number() without a bound", 4, 8, query(f"SELECT z.b {joins}"))
+        for joins in (
+            # All rows of the right side stay, and the last ON would leave out rows, not their partners.
+            f"FROM u FULL JOIN {RANKED} z ON z.b = u.k AND z.r = 1",
+            f"FROM u RIGHT JOIN {RANKED} z ON z.b = u.k AND z.r = 1",
+            f"FROM {RANKED} z RIGHT JOIN u ON z.b = u.k JOIN t ON t.b = u.k AND z.r <= 2",
+        )
     ),
     (
         Code.UNSUPPORTED_SQL,
