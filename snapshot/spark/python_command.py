@@ -25,10 +25,10 @@ _COMMANDS = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 def python_of_this_program(folder: Path) -> Iterator[None]:
     """Let a session that starts in this context take this Python, with PySpark from its files.
 
-    What the environment says already stays. `folder` is empty and this user's alone, and has to be there as
-    long as the session. After this context the environment names the Python itself.
+    Another Python that the environment names stays. `folder` is empty and this user's alone, and has to be
+    there as long as the session. After this context the environment names the Python itself.
     """
-    ours = [name for name in _COMMANDS if name not in os.environ]
+    ours = [name for name in _COMMANDS if os.environ.get(name, sys.executable) == sys.executable]
     if ours:
         os.environ.update(dict.fromkeys(ours, _command(folder)))
     try:

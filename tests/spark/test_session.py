@@ -53,7 +53,7 @@ def test_the_command_is_python_itself_where_a_script_does_not_do(
     def taken() -> str:
         folder = next(folders)
         folder.mkdir()
-        monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+        monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         monkeypatch.setenv("PYSPARK_PYTHON", "chosen")
         with python_of_this_program(folder):
             started = os.environ["PYSPARK_DRIVER_PYTHON"]
