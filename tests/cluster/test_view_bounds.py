@@ -6,16 +6,20 @@ import errno
 import mmap
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from strandline.cluster.view_worker import local_runs, memory, phases, version_task
+from strandline.cluster.view_worker import limits, local_runs, memory, phases, version_task
 from strandline.cluster.view_worker import steps as steps_of_records
+from strandline.cluster.view_worker.node_link import Known
 from strandline.cluster.view_worker.store_thread import StoreThread
+from strandline.cluster.view_worker.version_task import Replaced
 from strandline.node.objectstore.store import OutcomeUnknown
 from strandline.snapshot.views import stored_state
+from strandline.snapshot.views.circuit import Bound
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import CancelViews, StopViews
 from tests.cluster.played_views import LIMIT, Link, PlayedCluster
@@ -208,24 +212,44 @@ def test_a_record_that_cannot_be_read_ends_the_version_with_its_place(
         assert not cluster.written()
 
 
-def test_records_that_are_skipped_are_counted_and_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("most", [1, 100])
+def test_records_that_are_skipped_are_counted_once_and_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    """Also where a step changes too much, and is made again with fewer records."""
     monkeypatch.setattr(steps_of_records, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "STEP_CHANGES", Bound(most, 1 << 20))
     cluster = PlayedCluster(tmp_path / "store", {LIVE: TABLE + SKIP + TOTALS}, live=LIVE)
     cluster.sell((0, "a", 1))
     cluster.logs["sales", 0] += [b"{", b'{"shop": 5}']
-    cluster.sell((0, "a", 2))
+    cluster.sell((0, "a", 2), (0, "b", 3))
+    cluster.at_once = 40
     task = cluster.process(LIVE)
     task.sinks.follow(all_sinks=True)
-    for _ in range(4):
-        task.go_on()
-    assert cluster.table("totals") == {'["a"]': {"shop": "a", "n": 2, "amount": 3}}
+    while task.go_on():
+        pass
+    assert cluster.table("totals") == {
+        '["a"]': {"shop": "a", "n": 2, "amount": 3},
+        '["b"]': {"shop": "b", "n": 1, "amount": 3},
+    }
+    assert len(cluster.transactions) == (1 if most > 1 else 3)
     link = task.link
     assert isinstance(link, Link)
     task.tell()
     assert link.status["skipped"] == 2
     cluster.close()
+
+
+def test_a_process_ends_for_the_next_one_to_read_a_topic_that_has_grown(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = cluster.process(LIVE)
+    task.check()
+    known = cluster.known
+    topics = {one: replace(place, partitions=place.partitions + 1) for one, place in known.topics.items()}
+    monkeypatch.setattr(PlayedCluster, "known", Known(known.program, topics))
+    with pytest.raises(Replaced):
+        task.check()
 
 
 def test_what_is_held_from_cleaning_is_told_and_is_nothing_once_a_state_is_stored(

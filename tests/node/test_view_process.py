@@ -18,7 +18,9 @@ from strandline.node.views import view_host, view_process
 from strandline.node.views.view_host import ViewHost
 from strandline.node.views.view_login import Way
 from strandline.node.views.view_process import VersionName, ViewProcess
+from strandline.node.worker.worker_frames import BadFrame
 from strandline.snapshot import extras
+from strandline.statemachine.controller.controller_commands import CancelViews, encode
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
 from tests.node.one_node import SECONDS
 
@@ -359,3 +361,23 @@ def test_a_disk_that_cannot_list_files_does_not_end_the_sweep(tmp_path: Path) ->
     (tmp_path / "5").mkdir()
     with patch("os.scandir", side_effect=OSError(errno.EIO, "Input/output error")):
         view_host.remove_files(tmp_path, [])
+
+
+def test_a_process_has_a_say_about_its_own_program_alone() -> None:
+    one = ViewProcess.__new__(ViewProcess)
+    one.name = VersionName("p", 5, 7, True)
+    with pytest.raises(BadFrame, match="CancelViews is not for a process of this program"):
+        asyncio.run(one._submit(encode(CancelViews("q", 9, "it is another's"))))
+
+
+def test_an_object_is_left_only_of_what_this_node_knows_to_have_ended() -> None:
+    """What began by an entry that is not applied here yet is not known, and runs."""
+    known = {5: {7, 9}}
+    left = {
+        f"{program}/{attempt}"
+        for program in (4, 5, 12)
+        for attempt in (6, 7, 9, 13)
+        if view_host.is_left(f"views/{program}/{attempt}/1/2.run", known, 11)
+    }
+    assert left == {"4/6", "4/7", "4/9", "5/6"}
+    assert not view_host.is_left("views/5/of-another/1/2.run", known, 11)

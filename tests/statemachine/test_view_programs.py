@@ -183,6 +183,20 @@ def test_a_cancelled_attempt_leaves_the_live_version_as_it_was() -> None:
     log.void(CutOverViews("p", attempt, 0 + 70, 0, "state"), "that attempt has ended")
 
 
+def test_a_cancelled_attempt_takes_its_pause_with_it() -> None:
+    """The live version goes on at once, and not after its patience."""
+    log = Views()
+    live = log.live(("v", "out", A))
+    attempt = log.begin(("v", "out", B))
+    log.do(StartViewWorker("p", attempt, False, 70))
+    log.do(StartViewWorker("p", live, True, 60))
+    pause = log.number(PauseViews("p", attempt, 70, b"5"))
+    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    log.do(CancelViews("p", attempt, ""))
+    assert log.pause() is None
+    assert log.program.next_worker == 0
+
+
 def test_programs_that_read_each_other_are_refused() -> None:
     log = Views()
     log.live(("v", "first", A))

@@ -228,6 +228,21 @@ def _of_any_process(state: ControllerState, index: int, command: StartViewWorker
     return _start(state, index, replace(command, before=None))
 
 
+def _holds_nothing(self: VersionTask) -> None:
+    """A process that has cut over ends the holds of its filling, and has none of its own."""
+    self._release_filling()
+    self._states.look_again()
+    self._states.remove_older()
+
+
+def _releases_first(self: VersionTask) -> None:
+    self._release_filling()
+    _settle(self)
+
+
+_settle = VersionTask.settle
+
+
 def _of_operators(name: str) -> AbstractContextManager[Any]:
     [found] = [one for one in operators.SABOTAGES if one.name == name]
     return found.opened()
@@ -373,6 +388,16 @@ HOLES: Final = (
         "in-any-place",
         "S26: a process that says it has begun is not asked in whose place",
         lambda: (patch.object(view_programs, "_start", _of_any_process),),
+    ),
+    Sabotage(
+        "goes-live-without-holds",
+        "S27: a version that goes live holds nothing until it stores a state",
+        lambda: (patch.object(VersionTask, "settle", _holds_nothing),),
+    ),
+    Sabotage(
+        "lets-go-before-it-holds",
+        "S27: a version that goes live ends the holds of its filling before it has its own",
+        lambda: (patch.object(VersionTask, "settle", _releases_first),),
     ),
 )
 SABOTAGES: Final = expecting(by_name(HOLES, FOUND_WITH).values(), FOUND_BY)

@@ -15,6 +15,7 @@ from strandline.snapshot.views import spine
 from strandline.statemachine.controller.controller_commands import CancelViews, StartViewWorker
 from tests.simulation.views.cluster import PROGRAM
 from tests.simulation.views.merges import SimMerges
+from tests.simulation.views.process import Process
 from tests.simulation.views.programs import SALES, TABLES
 from tests.simulation.views.stage import NEW, OLD, Stage
 from tests.snapshot.views.collisions import four_bit_hashes
@@ -435,6 +436,29 @@ def late_word(on: Stage) -> None:
     on.run(1.0)
 
 
+def cleaned_at_the_cutover(on: Stage) -> None:
+    """S27: inputs are cleaned as soon as a first version ends the holds of its filling, and when it died."""
+
+    def clean(_: Process, done: str) -> float:
+        if done == "release":
+            on.compact()
+        return 0.0
+
+    on.cluster.answer_delays.append(clean)
+    on.keep_selling()
+    for item in "uvwxyz":
+        on.change(item, {"shop": "a", "price": 1})
+    on.go_live(OLD)
+    for item in "uvwxyz":
+        on.change(item, {"shop": on.rng.choice("bc"), "price": on.rng.randint(1, 9)})
+    on.run(on.rng.uniform(0.0, 0.4))
+    on.kill(live=True)
+    for item in "uvwxyz":
+        on.change(item, {"shop": "d", "price": 9} if on.rng.random() < 0.5 else None)
+    on.compact()
+    on.run(3.0)
+
+
 SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S1": arrives_between,
     "S2": after_commit,
@@ -462,4 +486,5 @@ SCHEDULES: Final[dict[str, Callable[[Stage], None]]] = {
     "S24": late_to_know,
     "S25": slow_steps,
     "S26": late_word,
+    "S27": cleaned_at_the_cutover,
 }
