@@ -165,9 +165,9 @@ def _late(program: str, *, live_stopped: bool) -> str:
             "have less to do"
         )
     return (
-        f"the live version did not come to a common cut within {STOP_SECONDS:g} s, {PAUSES} times: if its "
-        f"process cannot run (`strandline view status {program}`), `strandline view stop "
-        f"{program}`, and apply this version again"
+        f"the live version did not come to a common cut within {STOP_SECONDS:g} s, {PAUSES} times: apply "
+        f"this one again when that one is no longer behind (`strandline view status {program}`); where it "
+        f"cannot keep up, or run, `strandline view stop {program}`, and apply this version again"
     )
 
 
