@@ -70,12 +70,18 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
         command = StopViews(name, attempt, worker, reason) if is_live else CancelViews(name, attempt, reason)
         return _say(link, command)
     except (KafkaException, StoreError, StateDamaged, OSError) as error:
-        if not (live if task is None else task.live) and _no_space(error):
-            # Another process would fill what is left of the disk, which others need.
-            cure = "make room there, then apply the program again"
-            return _say(link, CancelViews(name, attempt, f"NO_SPACE: {error}: {cure}"[:MAX_REASON]))
-        log.warning("the version's process ends, and another will go on: %s", error)
-        link.tell({"phase": "ended", "failure": str(error)[:MAX_REASON]})
+        told = str(error)
+        if _no_space(error):
+            if isinstance(error, OSError):
+                # A write to a file that is open names none, and a store says which of its objects it was.
+                told = f"{error.strerror}: the disk of {error.filename or folder}"
+            told = f"NO_SPACE: {told}: make room there"
+            if not (live if task is None else task.live):
+                # Another process would fill what is left of the disk, which others need.
+                reason = f"{told}, then apply the program again"
+                return _say(link, CancelViews(name, attempt, reason[:MAX_REASON]))
+        log.warning("the version's process ends, and another will go on: %s", told)
+        link.tell({"phase": "ended", "failure": told[:MAX_REASON]})
         return 1
     return 0
 

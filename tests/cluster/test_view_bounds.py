@@ -106,7 +106,7 @@ def test_a_full_disk_ends_a_filling_and_leaves_the_live_version(
         patched.setattr(local_runs, "write_run", full)
         reason = ended(cluster, live=False)
         assert not cluster.written()
-        assert "NO_SPACE: [Errno 28] No space left on device" in reason
+        assert "NO_SPACE: No space left on device: the disk of /tmp/new.run" in reason
         assert reason.endswith("make room there, then apply the program again")
         # The live version waits for room: another process goes on from what is committed.
         task = cluster.process(LIVE)
@@ -115,6 +115,26 @@ def test_a_full_disk_ends_a_filling_and_leaves_the_live_version(
         with pytest.raises(OSError, match="No space"):
             task.store_state()
     goes_on(cluster)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_full_disk_is_named_where_the_system_names_no_file(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(local_runs.LocalRuns, "stored", full)
+    monkeypatch.setattr(version_task, "FIRST_STATE_SECONDS", 0.0)
+    if live:
+        code, link = cluster.run(LIVE)
+        assert code == 1, "another process begins"
+        reason = link.status["failure"]
+    else:
+        reason = ended(cluster, live=False)
+    assert reason.startswith("NO_SPACE: No space left on device: the disk of ")
+    assert reason.endswith(": make room there" if live else ": make room there, then apply the program again")
+    assert str(cluster.files) in reason
 
 
 def test_a_store_that_does_not_answer_ends_no_filling(
