@@ -162,7 +162,10 @@ class RetryingStore(ObjectStore):
                     if self.hedging is not None:
                         self.hedging.pause()
                 if not again:
-                    raise definite(error, unknown) from error
+                    told = definite(error, unknown)
+                    if told is error:
+                        raise  # from itself it would lose its cause, and be its own
+                    raise told from error
             else:
                 on_end(began, None)
                 self.health.answered(kind)

@@ -193,16 +193,18 @@ def test_a_text_that_this_release_does_not_take_is_told_and_left_to_another_rele
     goes_on(cluster)
 
 
+@pytest.mark.parametrize("live", [True, False])
 @pytest.mark.parametrize("kind", ["state", "run"])
-def test_a_state_that_is_gone_is_told_with_the_cure(cluster: PlayedCluster, kind: str) -> None:
+def test_a_state_that_is_gone_is_told_with_the_cure(cluster: PlayedCluster, kind: str, live: bool) -> None:
     """A restore to a point of an hour ago finds the states of now alone."""
-    task = cluster.process(LIVE)
+    attempt = LIVE if live else NEXT
+    task = cluster.process(attempt, live=live)
     task.go_on()
     task.store_state()
-    name = min(one for one in cluster.objects(LIVE) if one.endswith(f".{kind}"))
+    name = min(one for one in cluster.objects(attempt) if one.endswith(f".{kind}"))
     (cluster.folder / name).unlink()
     shutil.rmtree(cluster.files)  # of the node that ran it
-    code, link = cluster.run(LIVE, live=True)
+    code, link = cluster.run(attempt, live=live)
     assert code == 1
     assert not any(isinstance(one, StopViews) for one in link.said), "the object may come back"
     assert link.status["failure"].startswith(f"STATE_GONE: {name} is not in the storage: bring it back; or, ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable, Sequence
 
@@ -112,6 +113,20 @@ def test_what_cannot_succeed_is_not_tried_again() -> None:
     with pytest.raises(NotDone, match="forbidden"):
         case.put()
     assert len(case.times) == 1
+
+
+def test_an_error_keeps_its_cause_and_is_not_its_own() -> None:
+    """What looks through causes, as for a full disk, would find none, and never end."""
+    cause = OSError(errno.ENOSPC, "No space left on device")
+
+    def full() -> StoreError:
+        error = forbidden()
+        error.__cause__ = cause
+        return error
+
+    with pytest.raises(NotDone) as raised:
+        Case(full).put()
+    assert raised.value.__cause__ is cause
 
 
 def test_attempts_are_bounded() -> None:
