@@ -26,6 +26,9 @@ READS: Final = ("first", "again")
 """The reads of a session. The first one starts and loads what all of them need."""
 STAGES: Final[Mapping[str, Sequence[str]]] = {"read": READS, "stream": tuple(STREAMS), "sink": ("first",)}
 """What each job does, one after the other."""
+COLUMNS: Final = """key binary, value binary, topic string, partition int, offset bigint,
+    timestamp timestamp, timestampType int"""
+"""The columns of Kafka's source, if it is not asked for headers. Strandline's would give two more."""
 _SUM: Final = ("count(*)", "sum(length(value) + partition + offset * 0)")
 """What is asked of all columns, and costs nothing."""
 
@@ -54,6 +57,10 @@ class Given:
         begin = {"subscribe": self.topic, "startingOffsets": "earliest"}
         return {**begin, **(self.brokers() if self.format == "kafka" else {}), **self.options}
 
+    def schema(self) -> str | None:
+        """COLUMNS for a source that takes a schema, as Kafka's does not."""
+        return COLUMNS if self.format == "strandline" else None
+
 
 class Stages:
     """What each stage took, one after the other."""
@@ -77,7 +84,8 @@ def read(spark: SparkSession, stages: Stages, given: Given, folder: Path) -> int
     """Read all columns by each of READS."""
     counted = 0
     for name in READS:
-        row = spark.read.format(given.format).options(**given.source()).load().selectExpr(*_SUM).first()
+        source = spark.read.format(given.format).options(**given.source())
+        row = source.load(schema=given.schema()).selectExpr(*_SUM).first()
         assert row is not None
         counted = int(row[0])
         stages.end(name)
@@ -101,7 +109,7 @@ def _streamed(spark: SparkSession, stages: Stages, given: Given, folder: Path, n
     query = (
         spark.readStream.format(given.format)
         .options(**given.source(), maxOffsetsPerTrigger=str(given.records // STREAMS[name] + 1))
-        .load()
+        .load(schema=given.schema())
         .writeStream.foreachBatch(count)
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
