@@ -1,7 +1,8 @@
 """The program that is killed: a stream from a topic into Parquet files or another topic.
 
 Run as `python -m tests.programs.spark_kills.driver SETTINGS`, which is JSON of `url`, `topic`, `kept`, `sink`
-(a folder), `copies` (a topic, or null for the folder), `bootstrap` and `finish`. With `finish` the query ends
+(a folder), `copies` (a topic, or null for the folder), `jars` (those of Kafka's own sink, or null for
+Strandline's), `bootstrap` and `finish`. With `finish` the query ends
 by itself. It prints a line of JSON when its query runs, and when it has ended: with what it has counted in
 the folder.
 """
@@ -26,7 +27,11 @@ TRANSACTION_SECONDS = "300"
 
 
 def main(settings: dict[str, Any]) -> None:
-    spark = session("spark-kills", "local[2]", {"spark.driver.memory": "512m"}, short_jobs=True)
+    configs = {"spark.driver.memory": "512m"}
+    if settings["jars"] is not None:
+        jars = sorted(Path(settings["jars"]).glob("*.jar"))
+        configs["spark.driver.extraClassPath"] = ":".join(map(str, jars))
+    spark = session("spark-kills", "local[2]", configs, short_jobs=True)
     query = start(spark, settings)
     tell(ready=True)
     query.awaitTermination()
@@ -51,10 +56,12 @@ def start(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
         write = read.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number").writeStream
         write = write.format("parquet").option("path", settings["sink"])
     else:
-        write = read.select("value").writeStream.format("strandline")
+        ours = settings["jars"] is None
+        write = read.select("value").writeStream.format("strandline" if ours else "kafka")
         write = write.option("kafka.bootstrap.servers", settings["bootstrap"])
         write = write.option("topic", settings["copies"])
-        write = write.option("transactionTimeoutSeconds", TRANSACTION_SECONDS)
+        if ours:
+            write = write.option("transactionTimeoutSeconds", TRANSACTION_SECONDS)
     write = write.option("checkpointLocation", settings["kept"])
     if settings["finish"]:
         return write.trigger(availableNow=True).start()

@@ -28,6 +28,8 @@ def test_each_number_is_there_once_or_the_run_fails(counted: dict[str, int], fai
     load = SimpleNamespace(acknowledged=10, failed=failed)
     told = {"counted": {**RIGHT, **counted}, "lying": {"all": 15}}
     assert judged(told, load, Counter(), 1) == code
+    doubled = code and (told["counted"]["all"], told["counted"]["distinct"], failed) == (11, 10, 0)
+    assert judged(told, load, Counter(), 1, once=False) == (0 if doubled else code), "at least once"
 
 
 def test_a_batch_is_under_way_between_two_files_of_spark(tmp_path: Path) -> None:
