@@ -167,15 +167,16 @@ class Run:
 
     def _failover(self, watcher: Watcher, kill: Callable[[], object]) -> float:
         """The longest time without a change when something is killed."""
-        killed = time.time()
+        began = time.time()
         kill()
+        killed = time.time()  # a change that is seen soon after that is of before
         end = killed + FAILOVER_SECONDS
         while time.time() < end and watcher.seen[-1][0] < killed + 0.2:
             time.sleep(0.01)
         if watcher.seen[-1][0] < killed + 0.2:
             raise TimeoutError(f"no change within {FAILOVER_SECONDS:g} s of a death")
         time.sleep(1.0)
-        return watcher.gap(killed - 1, time.time())
+        return watcher.gap(began - 1, time.time())
 
     def _apply(self, name: str, text: str) -> None:
         file = self._folder / f"{name}.sql"
