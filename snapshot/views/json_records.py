@@ -44,6 +44,7 @@ RECORDS: Final = pa.schema(
 )
 """Of an Arrow batch of records. The offsets of a partition grow."""
 META: Final = ("_partition", "_offset", "_timestamp")
+_NO_ROW: Final = (ValueError, OverflowError, RecursionError)
 
 
 class Record(NamedTuple):
@@ -70,13 +71,24 @@ class RecordReader:
         self._schema = tuple(DTYPES[kind] for _, kind in source.columns)
         self._read = [(name, kind) for name, kind in source.columns if key is not None or name not in META]
         """The columns that a record's value has."""
-        self._skip = dict(source.options).get("on_error") == "skip"
+        self._skip = source.skips
         self.skipped = 0
 
     def rows(self, records: Any) -> ZSet:
         """Rows in the order of the records (RECORDS), a deletion with weight -1; raises BadRecord."""
         plain = self._plain(records)
         return self._one_by_one(records_of(records)) if plain is None else plain
+
+    def are_rows(self, records: Any) -> list[bool]:
+        """Tell of each record (RECORDS) whether it is a row, or the deletion of one."""
+        return [self._is_row(record) for record in records_of(records)]
+
+    def _is_row(self, record: Record) -> bool:
+        try:
+            self._row(record)
+        except _NO_ROW:
+            return False
+        return True
 
     def _plain(self, records: Any) -> ZSet | None:
         """The rows by the short way (`json_columns.py`); None where that does not do."""
@@ -118,7 +130,7 @@ class RecordReader:
         for record in records:
             try:
                 row, weight = self._row(record)
-            except (ValueError, OverflowError, RecursionError) as error:
+            except _NO_ROW as error:
                 if self._skip:
                     self.skipped += 1
                     continue

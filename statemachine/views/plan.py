@@ -28,6 +28,11 @@ class Source:
     """Format, `from`, `on_error`, by name and sorted."""
     columns: tuple[tuple[str, Type], ...]
 
+    @property
+    def skips(self) -> bool:
+        """Whether records that are no rows are skipped."""
+        return dict(self.options).get("on_error") == "skip"
+
     @cached_property
     def types(self) -> tuple[Type, ...]:
         """The types of the output's columns."""

@@ -86,10 +86,14 @@ def _pruned(plan: Plan, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan
     if plan in fixed:
         return plan, {position: position for position in range(len(plan.types))}
     match plan:
+        case Source() if plan.skips:
+            return _chosen(plan, needed)
         case Source():
             return _source(plan, needed)
         case Constant(values):
             return Constant(tuple(values[position] for position in needed)), _numbered(needed)
+        case Upsert(source) if source.skips:
+            return _chosen(plan, needed)
         case Upsert(source, key):
             below, moves = _source(source, _together(needed, key))
             return Upsert(below, _moved(key, moves)), moves
@@ -124,6 +128,16 @@ def _source(plan: Source, needed: Positions) -> tuple[Source, Moves]:
     return Source(plan.topic, plan.mode, plan.options, columns), _numbered(needed)
 
 
+def _chosen(plan: Source | Upsert, needed: Positions) -> tuple[Plan, Moves]:
+    """Read all columns of a table that skips records, and choose some.
+
+    What is skipped depends on all columns. Two operators that read other columns would not skip the same.
+    """
+    return mapped(
+        plan, None, tuple(Column(position, plan.types[position]) for position in needed)
+    ), _numbered(needed)
+
+
 def _map(plan: Map, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan, Moves]:
     kept = [plan.columns[position] for position in needed]
     used = {
@@ -133,6 +147,8 @@ def _map(plan: Map, needed: Positions, fixed: frozenset[Plan]) -> tuple[Plan, Mo
     places = _places(moves, plan.input)
     condition = moved(plan.condition, places) if plan.condition else None
     columns = tuple(moved(each, places) for each in kept)
+    if isinstance(plan.input, Source | Upsert) and isinstance(made, Map):
+        return mapped(made, condition, columns), _numbered(needed)
     if condition is None and columns == all_columns(made):
         return made, _numbered(needed)
     return Map(made, condition, columns), _numbered(needed)

@@ -34,9 +34,9 @@ from tests.cluster.real_cluster import RealCluster, running_cluster
 
 PROGRAM: Final = """
 CREATE TABLE sales (id STRING NOT NULL PRIMARY KEY, shop STRING, amount BIGINT, rate DOUBLE)
-  OPTIONS (mode 'upsert');
+  OPTIONS (mode 'upsert', on_error 'skip');
 CREATE TABLE shops (shop STRING NOT NULL PRIMARY KEY, city STRING) OPTIONS (mode 'upsert');
-CREATE TABLE visits (shop STRING, seconds INT);
+CREATE TABLE visits (shop STRING, seconds INT) OPTIONS (on_error 'skip');
 CREATE VIEW totals OPTIONS (partitions 2) AS
   SELECT shop, count(*) AS n, max(amount) AS most, sum(rate) AS rate FROM sales GROUP BY shop;
 CREATE VIEW cities AS SELECT c.city, count(s.id) AS n, count(DISTINCT s.amount) AS amounts
@@ -77,6 +77,15 @@ class Writer:
             self.put("visits", None, {"shop": shop, "seconds": self.random.randrange(100)})
             if self.random.random() < 0.2:
                 self.put("shops", shop, {"city": f"city{self.random.randrange(3)}"})
+        self.producer.flush(30)
+
+    def odd(self) -> None:
+        """Write records that are no rows, of which Spark's reader makes rows."""
+        for number in range(60):
+            self.producer.produce(
+                "sales", self.random.choice(["{", '{"shop": "s1", "amount": "2"}']), f"k{number}"
+            )
+            self.producer.produce("visits", '{"shop": 1, "seconds": 90}')
         self.producer.flush(30)
 
     def put(self, topic: str, key: str | None, value: Any) -> None:
@@ -188,6 +197,7 @@ def test_views_are_their_sql_at_each_restore_point_and_a_forged_row_is_found(
 ) -> None:
     writer = Writer(cluster)
     writer.change(100)
+    writer.odd()
     file = tmp_path / "shops.sql"
     file.write_text(PROGRAM)
     applied = strandline(

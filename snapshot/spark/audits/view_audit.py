@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -27,6 +28,7 @@ from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.topic_views import latest
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
+from strandline.statemachine.views.plan import Source
 from strandline.statemachine.views.refusals import Refused
 from strandline.statemachine.views.types import Type
 
@@ -142,7 +144,10 @@ class _Point:
                 if self._point.lacks_records(topic_id, keyed=bool(table.key)):
                     lacking.add(table.topic)
                 columns = ("key", "value", "partition", "offset", "timestamp")
-                frame = table_rows(table, records(self._spark, self._storage, below, columns))
+                frame = records(self._spark, self._storage, below, columns)
+                if table.skip:
+                    frame = _only_rows(table, frame)
+                frame = table_rows(table, frame)
                 frame.createOrReplaceTempView(quoted(table.name))
                 made.append(table.name)
             # Views with one query have one sink, and a topic each.
@@ -189,14 +194,36 @@ def _unless_gone(told: Told, lacking: Sequence[str]) -> Told:
     return Told(told.program, told.view, f"{problem}, but {why}")
 
 
+def _only_rows(table: SparkTable, frame: DataFrame) -> DataFrame:
+    """Leave out the records that views skip.
+
+    Spark's reader takes other values than a view's: a view's says what is a row, and Spark what row it is.
+    """
+    from strandline.snapshot.views.sql.programs import META
+
+    columns = table.columns if table.key else (*table.columns, *META)
+    key = tuple([name for name, _ in columns].index(name) for name in table.key) or None
+    source = Source(table.topic, "upsert" if table.key else "append", (), columns)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from strandline.snapshot.views.json_records import RecordReader
+
+        reader = RecordReader(source, key)
+        for batch in batches:
+            yield batch.filter(pa.array(reader.are_rows(batch), pa.bool_()))
+
+    return frame.mapInArrow(read, frame.schema)
+
+
 def table_rows(table: SparkTable, frame: DataFrame) -> DataFrame:
-    """Give the rows of a table out of its topic's records, in the words of Spark alone."""
-    mode = "PERMISSIVE" if table.skip else "FAILFAST"
+    """Give the rows of a table out of records that are rows, in the words of Spark alone."""
     values = [(name, kind) for name, kind in table.columns if name not in table.key]
     if table.key:
         frame = latest(frame)
     schema = ", ".join(f"{quoted(name)} {kind.value}" for name, kind in values)
-    parsed = f.from_json(f.col("value").cast("string"), schema, {"mode": mode}) if values else f.lit(None)
+    parsed = (
+        f.from_json(f.col("value").cast("string"), schema, {"mode": "FAILFAST"}) if values else f.lit(None)
+    )
     columns = [parsed.getField(name).alias(name) for name, _ in values]
     if table.key:
         kinds = dict(table.columns)
