@@ -61,7 +61,10 @@ def run(link: NodeLink, worker: int, around: Surroundings) -> int:
         return 0
     except NodeRefuses as refused:
         log.warning("%s", refused)
-        return 0 if refused.late else 1
+        if refused.late:
+            return 0
+        link.tell({"phase": "ended", "failure": str(refused)[:MAX_REASON]})
+        return 1
     except (CannotRun, HoldLost, InputGone, Refused, ViewError) as error:
         if isinstance(error, RunDamaged):
             log.error("%s", error)

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.cluster.view_worker import limits, local_runs, memory, phases, version_task
 from strandline.cluster.view_worker import steps as steps_of_records
-from strandline.cluster.view_worker.node_link import Known
+from strandline.cluster.view_worker.node_link import Known, NodeRefuses
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.version_task import Replaced
 from strandline.node.objectstore.store import OutcomeUnknown
@@ -135,6 +135,19 @@ def test_a_full_disk_is_named_where_the_system_names_no_file(
     assert reason.startswith("NO_SPACE: No space left on device: the disk of ")
     assert reason.endswith(": make room there" if live else ": make room there, then apply the program again")
     assert str(cluster.files) in reason
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_what_the_node_could_not_do_is_told(
+    cluster: PlayedCluster, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise NodeRefuses("sales-1 is not held: no leader is known", late=False)
+
+    monkeypatch.setattr(version_task, "hold", refuse)
+    code, link = cluster.run(LIVE if live else NEXT, live=live)
+    assert code == 1, "another process begins"
+    assert link.status["failure"] == "sales-1 is not held: no leader is known"
 
 
 def test_a_store_that_does_not_answer_ends_no_filling(
