@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import gc
 import os
@@ -16,6 +15,7 @@ from strandline.node.objectstore import object_file
 from strandline.node.objectstore.object_file import CHECKED_BYTES, FileCut
 from strandline.node.objectstore.store import ObjectNotFound, RangeNotFound
 from tests.objectstore.files import opened_store, stored_file
+from tests.open_files import open_below
 
 DATA = os.urandom(3 * CHECKED_BYTES + 1000)
 
@@ -66,12 +66,7 @@ def test_a_deleted_object_keeps_its_bytes_while_it_is_open(tmp_path: Path) -> No
 
 def open_objects(folder: Path) -> int:
     """Descriptors of this process for objects a/... that are stored below a folder."""
-    count = 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            name = os.readlink(f"/proc/self/fd/{descriptor}")
-            count += name.startswith(f"{folder}/") and "/a/" in name
-    return count
+    return sum("/a/" in name for name in open_below(folder))
 
 
 def test_open_files_are_counted_bounded_and_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +96,9 @@ def test_a_file_system_that_cannot_say_what_is_in_memory_has_no_files_to_send(
     async def check() -> None:
         store = opened_store(tmp_path)
         await store.put("a/b", [DATA])
-        opened = len(os.listdir("/proc/self/fd"))
         monkeypatch.setattr(os, "preadv", unsupported)
         assert await store.open_file("a/b") is None
         assert not store.has_files
-        assert len(os.listdir("/proc/self/fd")) == opened
+        assert not open_objects(tmp_path)
 
     asyncio.run(check())
