@@ -125,12 +125,12 @@ def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
 def _next(task: VersionTask) -> None:
     # Also where a process died while it wrote the content: nothing keeps what these views have said.
     task.sinks.follow(all_sinks=False)
-    task.around.stand_back(True)
-    if task.phase == "filling":
-        _fill(task)
-    if task.phase == "dumping":
+    if task.phase != "following":
+        task.around.stand_back()
+        if task.phase == "filling":
+            _fill(task)
         _dump(task)
-    task.around.stand_back(False)
+        task.around.step_forward()
     task.sinks.follow(all_sinks=True)
     task.tell(phase="following")
     for _ in range(PAUSES):

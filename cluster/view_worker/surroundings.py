@@ -40,8 +40,10 @@ class Surroundings:
     sleep: Callable[[float], None]
     own_memory: Callable[[], int]
     """Bytes that the process alone has in memory."""
-    stand_back: Callable[[bool], None]
-    """Lets others have the processor first, or (False) no longer."""
+    stand_back: Callable[[], None]
+    """Lets others have the processor first."""
+    step_forward: Callable[[], None]
+    """No longer does."""
 
 
 REAL: Final = Surroundings(
@@ -53,5 +55,6 @@ REAL: Final = Surroundings(
     time.monotonic,
     time.sleep,
     memory.own_memory,
-    lambda back: stand_back(FILLING_NICENESS) if back else step_forward(),
+    lambda: stand_back(FILLING_NICENESS),
+    step_forward,
 )

@@ -137,7 +137,8 @@ class PlayedCluster:
             time.monotonic,
             time.sleep,
             lambda: self.resident,
-            self.stood_back.append,
+            lambda: self.stood_back.append(True),
+            lambda: self.stood_back.append(False),
         )
 
     def _store(self, place: StorePlace) -> StoreThread:

@@ -186,12 +186,9 @@ def test_a_cancelled_attempt_leaves_the_live_version_as_it_was() -> None:
 def test_a_cancelled_attempt_takes_its_pause_with_it() -> None:
     """The live version goes on at once, and not after its patience."""
     log = Views()
-    live = log.live(("v", "out", A))
+    log.live(("v", "out", A))
     attempt = log.begin(("v", "out", B))
-    log.do(StartViewWorker("p", attempt, False, 70))
-    log.do(StartViewWorker("p", live, True, 60))
-    pause = log.number(PauseViews("p", attempt, 70, b"5"))
-    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    log.paused(attempt)
     log.do(CancelViews("p", attempt, ""))
     assert log.pause() is None
     assert log.program.next_worker == 0
@@ -276,10 +273,7 @@ def test_another_process_voids_what_was_agreed_on_with_the_one_before(which: str
     log = Views()
     live = log.live(("v", "out", A))
     attempt = log.begin(("v", "out", A), ("w", "more", B))
-    log.do(StartViewWorker("p", attempt, False, 70))
-    log.do(StartViewWorker("p", live, True, 60))
-    pause = log.number(PauseViews("p", attempt, 70, b"5"))
-    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    pause = log.paused(attempt)
     log.do(StartViewWorker("p", attempt, False, 70))
     assert log.pause() == pause, "a retry of the same process's word"
     log.do(StartViewWorker("p", live if which == "live" else attempt, which == "live", 99))
@@ -349,10 +343,7 @@ def test_a_stop_voids_what_was_decided_before_it_and_no_process_of_the_stopped_v
     log = Views()
     live = log.live(("v", "out", A))
     attempt = log.begin(("v", "out", B))
-    log.do(StartViewWorker("p", attempt, False, 70))
-    log.do(StartViewWorker("p", live, True, 60))
-    pause = log.number(PauseViews("p", attempt, 70, b"5"))
-    log.number(ViewsPaused("p", live, 60, pause, b"6"))
+    pause = log.paused(attempt)
     late = CutOverViews("p", attempt, 70, pause, "state")
     log.number(StopViews("p", live, 60, "an operator stopped it"))
     assert log.program.next is not None, "it keeps no topic of the stopped version"

@@ -47,13 +47,18 @@ class Views(Log):
         self.cut_over(attempt)
         return attempt
 
-    def cut_over(self, attempt: int, worker: int = 70) -> None:
+    def paused(self, attempt: int, worker: int = 70) -> int:
+        """Have processes of an attempt and of the live version, which stops; the pause, 0 if none is live."""
         self.do(StartViewWorker("p", attempt, False, worker))
-        pause = 0
-        if self.program.live:
-            self.do(StartViewWorker("p", self.program.live.attempt, True, 60))
-            pause = self.number(PauseViews("p", attempt, worker, b"5"))
-            self.number(ViewsPaused("p", self.program.live.attempt, 60, pause, b"6"))
+        if not self.program.live:
+            return 0
+        self.do(StartViewWorker("p", self.program.live.attempt, True, 60))
+        pause = self.number(PauseViews("p", attempt, worker, b"5"))
+        self.number(ViewsPaused("p", self.program.live.attempt, 60, pause, b"6"))
+        return pause
+
+    def cut_over(self, attempt: int, worker: int = 70) -> None:
+        pause = self.paused(attempt, worker)
         self.number(CutOverViews("p", attempt, worker, pause, "views/state"))
 
     def number(self, command: Any) -> int:

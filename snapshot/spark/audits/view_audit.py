@@ -28,7 +28,6 @@ from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.topic_views import latest
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.view_state import ProgramVersion, ViewProgram
-from strandline.statemachine.views.plan import Source
 from strandline.statemachine.views.refusals import Refused
 from strandline.statemachine.views.types import Type
 
@@ -145,7 +144,7 @@ class _Point:
                     lacking.add(table.topic)
                 columns = ("key", "value", "partition", "offset", "timestamp")
                 frame = records(self._spark, self._storage, below, columns)
-                if table.skip:
+                if table.source.skips:
                     frame = _only_rows(table, frame)
                 frame = table_rows(table, frame)
                 frame.createOrReplaceTempView(quoted(table.name))
@@ -199,11 +198,8 @@ def _only_rows(table: SparkTable, frame: DataFrame) -> DataFrame:
 
     Spark's reader takes other values than a view's: a view's says what is a row, and Spark what row it is.
     """
-    from strandline.snapshot.views.sql.programs import META
-
-    columns = table.columns if table.key else (*table.columns, *META)
-    key = tuple([name for name, _ in columns].index(name) for name in table.key) or None
-    source = Source(table.topic, "upsert" if table.key else "append", (), columns)
+    source = table.source
+    key = tuple([name for name, _ in source.columns].index(name) for name in table.key) or None
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from strandline.snapshot.views.json_records import RecordReader

@@ -67,17 +67,22 @@ def _check_order(text: Text, read: dict[str, exp.Table], catalog: Catalog, later
             raise text.refused(Code.RECURSIVE_VIEW, node.name, cause, cure, node)
 
 
-def _table(table: Table) -> Output:
+def source_of(table: Table) -> Source:
+    """Give all that can be read of a table's topic."""
     options = tuple(sorted((name, value) for name, value in table.options.items() if name != "mode"))
     mode = table.options["mode"]
+    columns = table.columns if mode == "upsert" else (*table.columns, *META)
+    return Source(table.topic, mode, options, columns)
+
+
+def _table(table: Table) -> Output:
+    source = source_of(table)
     columns = tuple(OutColumn(name, kind) for name, kind in table.columns)
-    if mode == "upsert":
-        plan: Plan = Upsert(Source(table.topic, mode, options, table.columns), table.key)
-        return Output(plan, columns, table.key)
-    whole = (*table.columns, *META)
+    if source.mode == "upsert":
+        return Output(Upsert(source, table.key), columns, table.key)
     hidden = tuple(OutColumn(name, kind, hidden=True) for name, kind in META)
     key = (len(columns), len(columns) + 1)
-    return Output(Source(table.topic, mode, options, whole), (*columns, *hidden), key)
+    return Output(source, (*columns, *hidden), key)
 
 
 def _view(text: Text, each: ViewText, output: Output, fixed: frozenset[Plan]) -> View:

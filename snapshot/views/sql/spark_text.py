@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.snapshot.views.sql.programs import program_of
+from strandline.snapshot.views.sql.programs import program_of, source_of
 from strandline.snapshot.views.sql.statements import Table, statements
 from strandline.snapshot.views.sql.text import Text
 from strandline.statemachine.views.identity import digest
@@ -15,17 +15,20 @@ Columns = tuple[tuple[str, Type], ...]
 
 
 class SparkTable(NamedTuple):
-    """A table: the columns of its topic's JSON values, and the names of its primary key's.
+    """A table: what it reads, the columns of its topic's JSON values, and the names of its primary key's.
 
     A table whose mode is `append` has no key.
     """
 
     name: str
-    topic: str
+    source: Source
     columns: Columns
     key: tuple[str, ...]
-    skip: bool
-    """Whether records that are no rows are skipped."""
+
+    @property
+    def topic(self) -> str:
+        """The name of the topic that it reads."""
+        return self.source.topic
 
 
 class SparkView(NamedTuple):
@@ -50,9 +53,7 @@ def in_spark(sql: str) -> tuple[list[SparkTable], list[SparkView]]:
     for each in statements(Text(sql)):
         if isinstance(each, Table):
             key = tuple(each.columns[position][0] for position in each.key)
-            tables.append(
-                SparkTable(each.name, each.topic, each.columns, key, each.options["on_error"] == "skip")
-            )
+            tables.append(SparkTable(each.name, source_of(each), each.columns, key))
             continue
         view = views[each.name]
         sink = view.sink

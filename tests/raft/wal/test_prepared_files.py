@@ -140,11 +140,15 @@ def test_a_disk_that_fails_at_zeros_has_failed(tmp_path: Path, writes: Writes) -
     assert caught.value.filename == str(tmp_path / "file")
 
 
-def test_over_zeros_one_call_writes_and_syncs(
-    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Descriptors that were synced by a call of its own."""
+    called: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", called.append)
+    return called
+
+
+def test_over_zeros_one_call_writes_and_syncs(tmp_path: Path, writes: Writes, synced: list[int]) -> None:
     file = made(tmp_path)
     write_synced(file, b"a" * 512, 0)
     assert (writes.places, writes.durable, len(synced)) == ([(0, 512), (512, PREPARED_BYTES)], [], 1)
@@ -155,12 +159,8 @@ def test_over_zeros_one_call_writes_and_syncs(
     assert file.pread(2048, 0) == b"a" * 512 + b"b" * 1024 + b"c" * 512
 
 
-def test_beyond_the_zeros_there_are_two_calls(
-    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_beyond_the_zeros_there_are_two_calls(tmp_path: Path, writes: Writes, synced: list[int]) -> None:
     """The sync has to take the zeros along that are written behind."""
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
     file = made(tmp_path)
     write_synced(file, b"a" * 512, 0)
     write_synced(file, b"b" * 1024, PREPARED_BYTES)
@@ -169,11 +169,9 @@ def test_beyond_the_zeros_there_are_two_calls(
 
 @pytest.mark.parametrize("end", [100, -errno.ENOSPC, -errno.EDQUOT, -errno.EOPNOTSUPP, -errno.ENOSYS])
 def test_what_one_call_did_not_do_is_done_again_from_the_beginning(
-    tmp_path: Path, writes: Writes, monkeypatch: pytest.MonkeyPatch, end: int
+    tmp_path: Path, writes: Writes, synced: list[int], monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     """A part may have got there, and what a full disk refused may be lost with the sync."""
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fdatasync", synced.append)
     file = made(tmp_path)
     write_synced(file, b"a" * 512, 0)
     write_at_once = writes._write_durably

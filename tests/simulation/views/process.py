@@ -85,7 +85,8 @@ class Process:
             lambda: self.world.now,
             self.sleep,
             lambda: 0,
-            lambda _: None,
+            lambda: None,
+            lambda: None,
         )
         link = cast(NodeLink, SimLink(self))
         self.code = process.run(link, self.number, self.cluster.around(around))
