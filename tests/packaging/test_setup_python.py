@@ -1,4 +1,4 @@
-"""Which Python `scripts/setup` takes: that of UV_PYTHON, or the first on the PATH, or a clearly faster one."""
+"""Which Python `scripts/setup` takes: that of UV_PYTHON, or the first on the PATH, or a faster one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests import ROOT
 
 
 def found(folder: Path, microseconds: dict[str, int | None], **environment: str) -> str:
-    """What `find_python` prints with interpreters on the PATH that take this long, or None for one too old."""
+    """What `find_python` prints with interpreters on the PATH that take this long, None if too old."""
     for name, took in microseconds.items():
         interpreter = folder / name
         answer = "exit 1" if took is None else f"echo {took} {interpreter}"
