@@ -367,6 +367,35 @@ def test_what_a_query_has_written_is_not_written_by_an_old_checkpoint(cluster: T
     assert read(cluster, "old", "unknown") == wanted
 
 
+def test_of_two_queries_with_one_name_the_second_is_refused_before_it_writes(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    """Each has its own batch 0: taken for the other's, its rows would be passed over without a word."""
+    one, other = play(cluster, "shared"), play(cluster, "shared")
+    other.spark_id, other.rows = "another", rows("other")
+    one.batch()
+    other.done = 0
+    life.begin()
+    with pytest.raises(SinkError, match=r"batch 0 of query shared is another query's .* option 'query'"):
+        other.batch()
+    assert not {*life.sent} & {*CHANGES}, "the first one is not disturbed"
+    other.done = 1
+    with pytest.raises(SinkError, match="batch 1 of query shared is another query's"):
+        other.batch()
+    one.batch()
+    one.start()
+    one.done = 1  # its driver died before Spark had noted the batch
+    one.batch()
+    # What a release left that did not know Spark's ids is anybody's.
+    old = play(cluster, "earlier")
+    old.spark_id = ""
+    old.batch()
+    old.start()
+    old.spark_id = "id"
+    old.batch()
+    assert read(cluster, "shared", "other", "earlier") == once(one, 2) + once(old, 2)
+
+
 def test_a_decision_on_hundreds_of_tasks(cluster: TemporaryCluster) -> None:
     played = play(cluster, "many")
     with Brokers(played.options.bootstrap, 40) as brokers:

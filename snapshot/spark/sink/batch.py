@@ -38,6 +38,14 @@ class Identity:
     """None for a write that is not one of a series: nothing is known of it once its driver is gone."""
     consecutive: bool = False
     """Whether every batch comes, one after the other; a program that numbers writes may leave some out."""
+    spark_id: str = ""
+    """Spark's id of the query, which is another one with another checkpoint; empty where a program numbers
+    writes by itself."""
+
+    @property
+    def claimant(self) -> str:
+        """The text by which the progress names the run."""
+        return f"{self.spark_id}/{self.run}" if self.spark_id else self.run
 
     def __str__(self) -> str:
         return (
@@ -60,13 +68,15 @@ class TaskDone:
 def claimed(options: SinkOptions, ledger: Ledger, identity: Identity, turn: int) -> Progress:
     """The query's progress with the claim of this run. Raises SinkError, Unanswered."""
     assert identity.batch is not None, "others are not claimed"
-    progress = ledger.claim(identity.run, identity.batch, turn, lambda found: check(options, found, identity))
+    progress = ledger.claim(
+        identity.claimant, identity.batch, turn, lambda found: check(options, found, identity)
+    )
     check(options, progress, identity)
     return progress
 
 
 def check(options: SinkOptions, progress: Progress | None, identity: Identity) -> None:
-    """Raise SinkError unless the batch is the next one, or the newest."""
+    """Raise SinkError unless the batch is the query's, and the next one or the newest."""
     assert identity.batch is not None, "others have no progress"
     if progress is None:
         if identity.batch and identity.consecutive and not options.write_unknown:
@@ -76,6 +86,14 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
                 "written yet, start with the option missingProgress=write"
             )
         return
+    owner = progress.run.rpartition("/")[0]
+    if owner and identity.spark_id not in ("", owner):
+        # Its numbers are other batches: what has the number of one that is decided would be passed over.
+        raise SinkError(
+            f"{identity} is another query's than the one that has written under this name so far: two "
+            "queries share it, or this one has another checkpoint location now, whose batches are others. "
+            "Name this one otherwise by the option 'query'"
+        )
     newest = progress.next_batch - 1
     if identity.batch < newest:
         raise SinkError(

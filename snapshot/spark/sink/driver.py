@@ -62,7 +62,7 @@ class DriverSink:
         if all(one.prepared is None for one in done):
             return claimed(self._options, ledger, identity, turn=0)
         progress = ledger.read_stable()
-        if progress is None or progress.run != identity.run:
+        if progress is None or progress.run != identity.claimant:
             raise _taken_over(identity)
         return progress
 

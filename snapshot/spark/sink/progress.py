@@ -79,7 +79,7 @@ class Progress:
     next_batch: int
     """The first batch that is not decided; all before it are."""
     run: str
-    """The run that may decide."""
+    """The run that may decide, behind Spark's id of the query and a slash where that is known."""
     producer_id: int
     epoch: int
     tasks: tuple[Prepared, ...]

@@ -55,6 +55,7 @@ class StrandlineStreamWriter(DataSourceStreamArrowWriter):
             str(found[_RUN]),
             int(str(found[_BATCH])),
             consecutive=True,
+            spark_id=str(found[_QUERY]),
         )
         return _written(self._options, self._columns, identity, context, iterator)
 
