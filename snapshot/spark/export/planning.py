@@ -84,13 +84,13 @@ class Planner:
         done = offsets_of(last.next if last is not None else {})
         wanted = {topic for topic, _ in views}
         taken, lost = still_there({name: one for name, one in done.items() if name in wanted}, topics)
-        known_topics = set(taken)
         behind = []
         for view in _published(views):
             begin = known(taken, view)
             if begin is None:
-                # A partition that a topic got since the round before is wanted as a whole.
-                begin = 0 if view.topic in known_topics else self._start(view).first
+                # One that a topic got since the round before, as one that was made again has, is wanted as a
+                # whole.
+                begin = 0 if view.topic in done else self._start(view).first
                 put(taken, view, begin)
             check_end(view, begin)
             if view.first > begin:
