@@ -20,6 +20,9 @@ TOPIC_ID = "topic_id"
 ENTERED = "entered"
 """Another one: the partitions that enter with the batch that ends at these offsets, and where. Releases that
 do not have it refuse it, since they would read nothing of these in that batch."""
+BEGUN = "."
+"""Key of the entry in a stream's offsets that is of no topic: none has this name. It is there also where a
+query has begun with no partition yet."""
 READ_COMMITTED = "read_committed"
 READ_UNCOMMITTED = "read_uncommitted"
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
@@ -215,6 +218,8 @@ def _bound(given: Mapping[str, str], name: str, default: int) -> Bound:
         return Bound(int(text), {})
     named: dict[str, dict[int, int]] = {}
     for topic, offsets in _json(given, name, like).items():
+        if topic == BEGUN:
+            continue
         if not isinstance(offsets, dict):
             raise _wrong(given, name, like)
         for partition, offset in offsets.items():

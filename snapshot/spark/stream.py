@@ -28,13 +28,16 @@ from strandline.snapshot.spark.options import ReadOptions, SourceError
 from strandline.snapshot.spark.plan import pack
 from strandline.snapshot.spark.stream_limits import ends
 from strandline.snapshot.spark.stream_offsets import (
+    RESTORED,
     Offsets,
     Views,
     enter,
     from_json,
+    is_older,
     known,
     put,
     ranges,
+    replaced_from,
     report_loss,
     same,
     still_there,
@@ -78,6 +81,8 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._state: ControllerState | None = None
         self._target: Offsets | None = None
         """The offsets at which Trigger.AvailableNow ends."""
+        self._awaited: set[str] = set()
+        """Messages on partitions whose newest state is not the one that was read before."""
         self._planned: tuple[Mapping[str, Any], Mapping[str, Any], list[InputPartition]] | None = None
         """The last batch, since Spark may ask for its tasks again: equal ends have equal tasks."""
 
@@ -209,9 +214,18 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 begin = min(view.first if asked is None else asked, end)
                 put(offsets, view, begin)
                 entering.append(view.within(begin, end))
-            if view.end < begin:
-                lost.append(f"{view.topic}-{view.number} ends at offset {view.end}, {begin} was next")
-                put(offsets, view, view.end)
+            topic = offsets[view.topic]
+            if (others := replaced_from(topic, view, begin)) is not None:
+                lost.append(f"{view.topic}-{view.number}: {RESTORED.format(others)}, {begin} was next")
+                put(offsets, view, others)
+            elif view.end < begin:
+                ends_at = f"{view.topic}-{view.number} ends at offset {view.end}, {begin} was next"
+                if self._options.fail_on_data_loss or not is_older(topic, view):
+                    lost.append(ends_at)
+                    put(offsets, view, view.end)
+                elif ends_at not in self._awaited:  # its records would come again
+                    self._awaited.add(ends_at)
+                    _log.warning("%s: a newer state was read, and is waited for", ends_at)
             elif begin < end:
                 behind.append(view.within(begin, end))
         report_loss(lost, self._options.fail_on_data_loss, _log.warning)

@@ -11,20 +11,26 @@ there if the driver dies. So a batch must follow from its two ends alone. Two ru
   not say.
 
 A topic's id stands beside its offsets, so that one that was deleted and created again is known as another.
+So does, of each partition, the term of the state that was seen: every later leader wrote behind what that
+state had, unless the cluster was restored to an earlier point, which moves its terms on (KIP-320).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
-from strandline.snapshot.spark.options import ENTERED, TOPIC_ID, SourceError
+from strandline.snapshot.spark.options import BEGUN, ENTERED, TOPIC_ID, SourceError
 from strandline.snapshot.spark.views import PartitionView
 from strandline.statemachine.controller.controller_state import Topic
 
-BEGUN: Final = "."
-"""Key of an empty entry that says that a query has begun, with no partition yet; no topic has this name."""
+TERMS: Final = "leader_epochs"
+"""Key in the entry BEGUN, which earlier releases pass over, of the terms by topic and partition."""
+
+RESTORED: Final = "the cluster was restored, and has other records from offset {} on"
 
 Views = Mapping[tuple[str, int], PartitionView | None]
 
@@ -37,6 +43,9 @@ class TopicOffsets:
     offsets: dict[int, int] = field(default_factory=dict)
     entered: dict[int, int] = field(default_factory=dict)
     """Offsets at which those begin that the batch before has not."""
+    terms: dict[int, int] = field(default_factory=dict)
+    """Of partitions, the term of the state by which the offset was set; not of those that an earlier release
+    set."""
 
 
 Offsets = dict[str, TopicOffsets]
@@ -44,9 +53,10 @@ Offsets = dict[str, TopicOffsets]
 
 def to_json(offsets: Offsets) -> dict[str, Any]:
     """As Spark keeps them. Spark compares texts, so equal offsets give equal ones."""
-    if not offsets:
-        return {BEGUN: {}}
+    terms = {topic: _numbered(one.terms) for topic, one in sorted(offsets.items()) if one.terms}
     told: dict[str, Any] = {}
+    if terms or not offsets:
+        told[BEGUN] = {TERMS: terms} if terms else {}
     for topic, one in sorted(offsets.items()):
         told[topic] = {TOPIC_ID: one.topic_id.hex(), **_numbered(one.offsets)}
         if one.entered:
@@ -62,13 +72,16 @@ def from_json(kept: Mapping[str, Any]) -> Offsets:
     """The offsets that `to_json` gave; raises SourceError for anything else, as another source's."""
     offsets: Offsets = {}
     try:
+        terms = kept.get(BEGUN, {}).get(TERMS, {})
         for topic, entry in kept.items():
             if topic == BEGUN:
                 continue
             numbers = {key: entry[key] for key in entry if key not in (TOPIC_ID, ENTERED)}
             entered = entry.get(ENTERED, {})
             topic_id = bytes.fromhex(entry[TOPIC_ID])
-            offsets[topic] = TopicOffsets(topic_id, _by_number(numbers), _by_number(entered))
+            offsets[topic] = TopicOffsets(
+                topic_id, _by_number(numbers), _by_number(entered), _by_number(terms.get(topic, {}))
+            )
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise SourceError(
             f"the query's checkpoint has offsets {dict(kept)!r}, which this source did not write: "
@@ -89,7 +102,31 @@ def known(offsets: Offsets, view: PartitionView) -> int | None:
 
 def put(offsets: Offsets, view: PartitionView, offset: int) -> None:
     """Set the next offset of a view's partition, whose topic has no other id in `offsets`."""
-    offsets.setdefault(view.topic, TopicOffsets(view.topic_id)).offsets[view.number] = offset
+    topic = offsets.setdefault(view.topic, TopicOffsets(view.topic_id))
+    topic.offsets[view.number] = offset
+    topic.terms[view.number] = view.term
+
+
+def replaced_from(topic: TopicOffsets, view: PartitionView, until: int) -> int | None:
+    """The first offset below `until` that another record has by now than when the offsets were set.
+
+    None where all have the same: without a restore in between a later term begins at or behind them.
+    """
+    term = topic.terms.get(view.number)
+    if term is None:
+        return None
+    later = bisect_right(view.leader_epochs, term, key=itemgetter(0))
+    first = view.leader_epochs[later][1] if later < len(view.leader_epochs) else until
+    return first if first < until else None
+
+
+def is_older(topic: TopicOffsets, view: PartitionView) -> bool:
+    """Whether a view that ends before what was read is of a state from before that.
+
+    No log becomes shorter in its term, so the newer state is not there yet, or not any more.
+    """
+    term = topic.terms.get(view.number)
+    return term is not None and view.term <= term
 
 
 def enter(offsets: Offsets, view: PartitionView) -> None:
@@ -114,7 +151,7 @@ def still_there(start: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, l
     for name, topic in start.items():
         now = topics.get(name)
         if now is not None and now.topic_id == topic.topic_id:
-            kept[name] = TopicOffsets(topic.topic_id, dict(topic.offsets))
+            kept[name] = TopicOffsets(topic.topic_id, dict(topic.offsets), terms=dict(topic.terms))
         else:
             again = " and created again" if now is not None else ""
             lost.append(f"topic {name!r} was deleted{again}, so what the stream had not read of it is gone")
@@ -143,6 +180,8 @@ def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionVi
                 )
             if view.end < last:
                 lost.append(f"{name}-{number}: it ends at offset {view.end} now, and was read up to {last}")
+            elif (first := replaced_from(topic, view, last)) is not None:
+                lost.append(f"{name}-{number}: {RESTORED.format(first)}, and was read up to {last}")
             wanted.append(view.within(begin, last))
     return [view for view in wanted if view.first < view.end], lost
 

@@ -64,6 +64,10 @@ class PartitionView:
     inline: Mapping[int, bytes]
     aborted: Rows
     """Rows of ABORTED_ROWS that are to be left out, in the order of their markers."""
+    term: int
+    """The newest term that the state knows."""
+    leader_epochs: Sequence[Sequence[int]]
+    """Terms that wrote records, oldest first, each with the first offset that it could write."""
 
     def within(self, first: int, end: int) -> PartitionView:
         """The same with only the objects and pieces that hold offsets in `[first, end)`."""
@@ -197,6 +201,8 @@ def _view(topic: Topic, number: int, committed: bool, key: str, document: Snapsh
         of_level_zero(np.frombuffer(fields["extents"], EXTENT_ROWS)),
         dict(fields["inline"]),
         aborted,
+        fields["term"],
+        fields["leader_epochs"],
     )
 
 

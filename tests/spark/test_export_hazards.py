@@ -24,6 +24,7 @@ from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.running import Exported
 from strandline.snapshot.spark.export.target import Target, open_target
 from strandline.snapshot.storage import open_storage
+from strandline.statemachine.controller.restored_controller import TERMS
 from strandline.statemachine.partition.partition_commands import SetStartOffset
 from tests.cluster.command import strandline
 from tests.cluster.odd_words import WORDS
@@ -181,6 +182,32 @@ def test_a_run_that_comes_last_leaves_no_file_that_is_in_no_manifest(
     assert len(done.lost) == 3
     assert check(target).problems == []
     assert not list((tmp_path / "lake").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("between", ["rounds", "plan and files"])
+def test_a_cluster_that_was_restored_to_before_what_was_exported_is_another(
+    cluster: StoredCluster, tmp_path: Path, between: str
+) -> None:
+    """It has more records by then than were exported: the offsets alone would not show it."""
+    restored = build_cluster(tmp_path / "restored", batches_a_round=2)
+    clicks, target = restored.partitions["clicks", 0], open_target(str(tmp_path / "lake"))
+    kept = clicks.machine.next_offset
+    write(cluster, cluster.partitions["clicks", 0], count=5)
+    cluster.checkpoint()
+    if between == "rounds":
+        export(cluster, target, "clicks")
+    else:
+        with pytest.raises(Killed):
+            export(cluster, Mortal(target, 1, True), "clicks", limits=Limits(), run=here)
+    clicks.begin_term(TERMS + clicks.term, 1)
+    write(restored, clicks, count=9)
+    restored.checkpoint()
+    message = f"clicks-0: the cluster was restored, and has other records from offset {kept} on"
+    for accept in (False, True):
+        with pytest.raises(ExportError, match=message):
+            export(restored, target, "clicks", accept_loss=accept)
+    if between == "rounds":
+        assert export(restored, target, "orders").records, "of which nothing that was exported is another"
 
 
 def test_a_partition_that_a_topic_got_later_is_wanted_as_a_whole(

@@ -161,7 +161,7 @@ def test_tasks_are_few_and_even(
     rows["end_offset"] = range(1, total + 1)
     rows["identity"] = [bytes(16) + number.to_bytes(4, "big") for number in range(total)]
     view = PartitionView(
-        "t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {}, np.zeros(0, ABORTED_ROWS)
+        "t", b"", 0, "d", 0, total, np.zeros(0, LEVEL_ONE_ROWS), rows, {}, np.zeros(0, ABORTED_ROWS), 1, ()
     )
     packed = planning.pack([view], cores, least, 1 << 20)
     sizes = [sum(len(piece.pieces) for window in task for piece in window) // PIECE.size for task in packed]

@@ -35,6 +35,7 @@ from strandline.snapshot.storage import StorageError, open_storage
 from strandline.snapshot.tail_document import tails_prefix
 from strandline.statemachine.controller.controller_commands import DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
+from strandline.statemachine.controller.restored_controller import TERMS
 from strandline.statemachine.partition.partition_commands import Checkpoint, SetStartOffset
 from tests.spark.collected_cluster import build_collected, collect, reconcile_all, write
 from tests.spark.planned import TOPICS, Place, readable
@@ -484,6 +485,94 @@ def test_a_log_that_ends_before_what_was_read(own: StoredCluster) -> None:
         SourceError, match=r"clicks-0 ends at offset \d+, \d+ was next: option failOnDataLoss"
     ):
         query.reader.latestOffset(far, ReadMaxRows(5))
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_cluster_that_was_restored_to_before_what_was_read(
+    own: StoredCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, fail: str
+) -> None:
+    """It has more records by then than were read: the offsets alone would not show it."""
+    restored = build_cluster(tmp_path / "restored", batches_a_round=2)
+    clicks, kept = restored.partitions["clicks", 0], own.partitions["clicks", 0].machine.next_offset
+    write(own, own.partitions["clicks", 0], count=5)
+    own.checkpoint()
+    query = Query(own, topic="clicks", failOnDataLoss=fail)
+    query.run()
+    read = query.found["clicks", 0]
+    clicks.begin_term(TERMS + clicks.term, 1)
+    write(restored, clicks, count=9)
+    restored.checkpoint()
+    query.options["url"] = restored.url
+    if fail == "true":
+        message = (
+            f"clicks-0: the cluster was restored, and has other records from offset {kept} on, {kept + 5} was"
+        )
+        query.restart()
+        with pytest.raises(SourceError, match=message):
+            query.run()
+    else:
+        query.restart()
+        with caplog.at_level(logging.WARNING):
+            query.run()
+        assert "the cluster was restored" in caplog.text
+        assert query.found["clicks", 0] == sorted([*read, *clicks.readable[-9:]])
+    # Offsets of a release that kept no terms are taken as they are.
+    old = Query(restored, topic="clicks")
+    old.ends = [json.dumps({key: one for key, one in json.loads(query.ends[0]).items() if key != "."})]
+    old.committed = 1
+    old.run()
+    assert old.found["clicks", 0] == clicks.readable[kept + 5 - clicks.readable[0].offset :]
+
+
+def test_a_batch_that_is_repeated_after_a_restore_tells_of_it(own: StoredCluster, tmp_path: Path) -> None:
+    restored = build_cluster(tmp_path / "restored", batches_a_round=2)
+    clicks = restored.partitions["clicks", 0]
+    kept = clicks.machine.next_offset
+    write(own, own.partitions["clicks", 0], count=5)
+    own.checkpoint()
+    query = Query(own, topic="clicks")
+    assert query.plan_batch()
+    clicks.begin_term(TERMS + clicks.term, 1)
+    write(restored, clicks, count=9)
+    restored.checkpoint()
+    query.options["url"] = restored.url
+    with pytest.raises(SourceError, match=f"has other records from offset {kept} on, and was read up to"):
+        query.restart()
+
+
+def test_a_restore_that_lost_nothing_that_was_read_is_no_loss(own: StoredCluster) -> None:
+    query = Query(own, topic="clicks")
+    query.run()
+    clicks = own.partitions["clicks", 0]
+    clicks.begin_term(TERMS + clicks.term, 1)
+    write(own, clicks, count=9)
+    own.checkpoint()
+    query.restart()
+    query.run()
+    assert query.found == readable(own, "clicks")
+
+
+def test_an_older_state_than_was_read_is_waited_for_and_nothing_is_read_again(
+    own: StoredCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a restore, before a node has published: the newest checkpoint may be an hour old."""
+    older = build_cluster(tmp_path / "older", batches_a_round=2)
+    write(own, own.partitions["clicks", 0], count=5)
+    own.checkpoint()
+    query = Query(own, topic="clicks", failOnDataLoss="false")
+    query.run()
+    query.options["url"] = older.url
+    query.restart()
+    with caplog.at_level(logging.WARNING):
+        assert query.run() == 0
+        assert query.run() == 0
+    assert caplog.text.count("a newer state was read, and is waited for") == 1
+    query.options["url"] = own.url
+    write(own, own.partitions["clicks", 0])
+    own.checkpoint()
+    query.restart()
+    query.run()
+    assert query.found == readable(own, "clicks")
 
 
 def test_offsets_of_another_source_are_refused(own: StoredCluster) -> None:

@@ -16,7 +16,16 @@ from strandline.snapshot.spark.newest import PUBLISHES
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
-from strandline.snapshot.spark.stream_offsets import Offsets, from_json, known, put, still_there, to_json
+from strandline.snapshot.spark.stream_offsets import (
+    RESTORED,
+    Offsets,
+    from_json,
+    known,
+    put,
+    replaced_from,
+    still_there,
+    to_json,
+)
 from strandline.snapshot.spark.views import PartitionView, with_blocks
 from strandline.snapshot.storage import Storage
 from strandline.statemachine.controller.controller_state import Topic
@@ -92,7 +101,7 @@ class Planner:
                 # whole.
                 begin = 0 if view.topic in done else self._start(view).first
                 put(taken, view, begin)
-            check_end(view, begin)
+            check_end(taken, view, begin)
             if view.first > begin:
                 lost.append(f"{view.topic}-{view.number}: offsets {begin} to {view.first - 1} were deleted")
             if begin < view.end:
@@ -162,12 +171,18 @@ def offsets_of(kept: Mapping[str, Mapping[str, str | int]]) -> Offsets:
         raise ExportError("the offsets of the newest manifest cannot be read", "restore the file") from error
 
 
-def check_end(view: PartitionView, end: int) -> None:
-    """Raise ExportError if a partition ends before an offset up to which it was planned."""
+def check_end(offsets: Offsets, view: PartitionView, end: int) -> None:
+    """Raise ExportError if a partition ends before an offset up to which it was planned, or has other
+    records below it by now."""
     if view.end < end:
         raise ExportError(
             f"{view.topic}-{view.number} ends at offset {view.end}, and had {end} when it was exported last",
             "the cluster has lost records or is another one: export it to another place",
+        )
+    if (first := replaced_from(offsets[view.topic], view, end)) is not None:
+        raise ExportError(
+            f"{view.topic}-{view.number}: {RESTORED.format(first)}, and was exported up to {end}",
+            "export it to another place",
         )
 
 

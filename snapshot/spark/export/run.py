@@ -310,7 +310,7 @@ class Export:
             if view is None:
                 lost.append(f"{name}-{number}: the topic was deleted, with its offsets {first} to {end - 1}")
                 continue
-            check_end(view, end)
+            check_end(offsets, view, end)
             if view.first > first:
                 lost.append(f"{name}-{number}: offsets {first} to {min(view.first, end) - 1} were deleted")
             if view.first < end:
