@@ -42,6 +42,8 @@ _SPARK_TYPES: Final = {
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
 _COUNT_ALL: Final = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
+_ALL: Final = re.compile(r"\*|\|>|\b(natural|table|describe|show)\b|(^|\()\s*(from|desc)\b", re.IGNORECASE)
+"""Words of a query that is about columns that it does not name: `*`, NATURAL JOIN, `TABLE t`, `FROM t |>`."""
 
 
 def check_storage(options: Mapping[str, str]) -> None:
@@ -90,7 +92,7 @@ class TopicViews:
             options = parse({**self._options, "topic": topic})
             self._known[topic] = _sampled(open_storage(options.url, options.storage), options)
         wanted = _columns(self._known[topic])
-        if "*" not in _COUNT_ALL.sub("", text):
+        if _ALL.search(_COUNT_ALL.sub("", text)) is None:
             lowered = text.lower()
             wanted = [one for one in wanted if one.name.lower() in lowered]
         read = {one.source for one in wanted} or {"offset"}
