@@ -17,6 +17,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException
@@ -80,10 +81,10 @@ def mixed(peer: FarCluster, amount: Amount) -> Result:
     return Result(result.figures, result.notes, filled.problems + result.problems)
 
 
-def one_producer(peer: FarCluster, amount: Amount) -> Result:
+def one_producer(peer: FarCluster, amount: Amount, *, idempotent: bool = True) -> Result:
     """One producer as fast as it goes, twice: the window of uploads opens in the first."""
-    _, _, cold = kafka_measure.fill(peer, amount, size=1000)
-    _, _, warm = kafka_measure.fill(peer, amount, size=1000)
+    _, _, cold = kafka_measure.fill(peer, amount, size=1000, idempotent=idempotent)
+    _, _, warm = kafka_measure.fill(peer, amount, size=1000, idempotent=idempotent)
     figures = {**warm.figures, "rate_cold": cold.figures["rate"]}
     return Result(figures, problems=cold.problems + warm.problems)
 
@@ -109,6 +110,10 @@ WORK: dict[str, tuple[str, Work]] = {
     "large": ("64 KiB batches, 10 a second", large),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
     "throughput": ("one producer, 1 kB records", one_producer),
+    "pipelined": (
+        "the same, not idempotent: many requests under way",
+        partial(one_producer, idempotent=False),
+    ),
     "mixed": ("200 a second, behind a quarter of that", mixed),
     "consume": ("read back, 1 kB", kafka_measure.consume),
     "behind": ("read one partition of level one", behind),
@@ -147,6 +152,9 @@ LINES = (
     Line("throughput", "written, warm", "rate", "B/s", 100e6, least=True),
     Line("throughput", "servers' processor a GB", "cpu_gb", "s"),
     Line("throughput", "memory, 3 nodes", "rss", "B"),
+    Line("pipelined", "written, cold", "rate_cold", "B/s"),
+    Line("pipelined", "written, warm", "rate", "B/s", 100e6, least=True),
+    Line("pipelined", "servers' processor a GB", "cpu_gb", "s"),
     Line("mixed", "p50", "p50", "s", 0.005),
     Line("mixed", "p99", "p99", "s", 0.025),
     Line("consume", "read", "rate", "B/s"),

@@ -102,12 +102,20 @@ class _Client(_Side):
         super().__init__(None)
         self._to = to
         self._answers = delay
+        self._early: list[bytes] = []
+        """What came before the store was connected: Python 3.11.2 reads on in spite of a pause this early."""
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         cast(asyncio.Transport, transport).pause_reading()
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    def data_received(self, data: bytes) -> None:
+        if self.other is None:
+            self._early.append(data)
+        else:
+            super().data_received(data)
 
     async def _connect(self) -> None:
         store = _Side(self._answers)
@@ -123,6 +131,8 @@ class _Client(_Side):
             assert store.transport is not None
             store.transport.close()
         else:
+            store.write(b"".join(self._early))
+            self._early.clear()
             self.transport.resume_reading()
 
 

@@ -118,14 +118,14 @@ class Acknowledgements:
             self.keys.append(key)
 
 
-def fill(peer: Peer, amount: Amount, *, size: int) -> tuple[str, int, Result]:
+def fill(peer: Peer, amount: Amount, *, size: int, idempotent: bool = True) -> tuple[str, int, Result]:
     """As many records of this size as there are megabytes; the topic, how many are in it, and the figures."""
     name = new_topic(peer, amount.partitions)
     payloads = [os.urandom(size) for _ in range(_PAYLOADS)]
     producer = Producer(
         {
             **client(peer),
-            "enable.idempotence": True,
+            "enable.idempotence": idempotent,
             "acks": "all",
             "linger.ms": 5,
             "batch.size": 1 << 20,
