@@ -17,15 +17,16 @@ import venv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pyspark
 
 EXECUTOR_MB = 512
-_SPARK = Path(pyspark.__file__).parent
+SPARK_HOME = Path(pyspark.__file__).parent
 _DAEMON = (
-    "java", "-cp", f"{_SPARK}/jars/*", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+    "java", "-cp", f"{SPARK_HOME}/jars/*", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
     "-Dspark.master.rest.enabled=false",
 )  # fmt: skip
-_LOGGING = """rootLogger.level = info
+LOGGING = """rootLogger.level = info
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr
@@ -49,9 +50,15 @@ sys.addaudithook(refuse)
 class StandaloneCluster:
     """Its master's URL, and the Python of its executors."""
 
-    def __init__(self, master: str, python: Path) -> None:
+    def __init__(self, master: str, python: Path, workers: Sequence[int]) -> None:
         self.master = master
         self.python = python
+        self._workers = workers
+
+    def executors(self) -> list[psutil.Process]:
+        """The Java processes of executors that run now; their Python processes are below them."""
+        below = [psutil.Process(worker).children() for worker in self._workers]
+        return [process for processes in below for process in processes if process.name() == "java"]
 
 
 @contextlib.contextmanager
@@ -63,11 +70,12 @@ def standalone_cluster(
     No Python of an executor opens anything below the folders `drivers`, but the libraries' folder.
     """
     python = _executors_python(folder / "python", drivers)
-    (folder / "log4j2.properties").write_text(_LOGGING)
+    (folder / "log4j2.properties").write_text(LOGGING)
     with contextlib.ExitStack() as running:
         listen = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        told = _daemon(running, folder, "master", "master.Master", *listen)
-        master = _said(told, r"Starting Spark master at (spark://\S+)")
+        told, _ = _daemon(running, folder, "master", "master.Master", *listen)
+        master = said(told, r"Starting Spark master at (spark://\S+)")
+        pids = []
         for number in range(workers):
             given = (
                 "--cores",
@@ -77,31 +85,34 @@ def standalone_cluster(
                 "--work-dir",
                 str(folder / f"work-{number}"),
             )
-            _daemon(running, folder, f"worker-{number}", "worker.Worker", *listen, *given, master)
-        _said(told, r"(?s)" + r"Registering worker.*" * workers)
-        yield StandaloneCluster(master, python)
+            _, pid = _daemon(running, folder, f"worker-{number}", "worker.Worker", *listen, *given, master)
+            pids.append(pid)
+        said(told, r"(?s)" + r"Registering worker.*" * workers)
+        yield StandaloneCluster(master, python, pids)
 
 
-def _daemon(running: contextlib.ExitStack, folder: Path, name: str, of: str, *arguments: str) -> Path:
-    """Start one of Spark's processes; it is gone after the block. Returns its log."""
+def _daemon(
+    running: contextlib.ExitStack, folder: Path, name: str, of: str, *arguments: str
+) -> tuple[Path, int]:
+    """Start one of Spark's processes; it is gone after the block. Returns its log and its id."""
     log = folder / f"{name}.log"
     logging = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     # Where a worker finds Spark for its executors; the version is told, or it looks for Spark's own build.
-    env = {**os.environ, "SPARK_HOME": str(_SPARK), "SPARK_SCALA_VERSION": _scala()}
+    env = {**os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": _scala()}
     command = [*_DAEMON, logging, f"org.apache.spark.deploy.{of}", *arguments]
     with log.open("wb") as told:
         process = subprocess.Popen(command, stdout=told, stderr=told, cwd=folder, env=env)
     running.callback(process.wait, 30)
     running.callback(process.terminate)
-    return log
+    return log, process.pid
 
 
 def _scala() -> str:
-    (jar,) = (_SPARK / "jars").glob("spark-core_*.jar")
+    (jar,) = (SPARK_HOME / "jars").glob("spark-core_*.jar")
     return jar.name.partition("_")[2].partition("-")[0]
 
 
-def _said(log: Path, wanted: str) -> str:
+def said(log: Path, wanted: str) -> str:
     """The first group of what a log says, or all of it, once it says it."""
     deadline = time.monotonic() + _START_SECONDS
     while not (found := re.search(wanted, log.read_text(errors="replace"))):

@@ -1,8 +1,9 @@
-"""The numbers in the topic that a stream writes to: those that are committed, and all that lie there."""
+"""The values in the topic that a stream writes to: those that are committed, and all that lie there."""
 
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from typing import Any, Final
 
@@ -32,10 +33,11 @@ def counted_copies(bootstrap: str, topic: str, partitions: int) -> dict[str, Any
 
 
 def _counts(found: Counter[str]) -> dict[str, Any]:
-    numbers = [int(value) for value in found]
+    numbers = [int(value.partition(" ")[0]) for value in found]
     return {
         "all": sum(found.values()),
         "distinct": len(numbers),
         "first": min(numbers, default=None),
         "last": max(numbers, default=None),
+        "checksum": sum(zlib.crc32(value.encode()) for value in found),
     }

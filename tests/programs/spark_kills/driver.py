@@ -1,8 +1,8 @@
 """The program that is killed: a stream from a topic into Parquet files or another topic.
 
-Run as `python -m tests.programs.spark_kills.driver SETTINGS`, which is JSON of `url`, `topic`, `kept`, `sink`
-(a folder), `copies` (a topic, or null for the folder), `jars` (those of Kafka's own sink, or null for
-Strandline's), `bootstrap` and `finish`. With `finish` the query ends
+Run as `python -m tests.programs.spark_kills.driver SETTINGS`, which is JSON of `master`, `url`, `topic`,
+`kept`, `sink` (a folder), `copies` (a topic, or null for the folder), `jars` (those of Kafka's own sink, or
+null for Strandline's), `bootstrap` and `finish`. With `finish` the query ends
 by itself. It prints a line of JSON when its query runs, and when it has ended: with what it has counted in
 the folder.
 """
@@ -15,23 +15,29 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from strandline.spark import session
+from tests.spark.standalone_cluster import EXECUTOR_MB
 
-MOST_OFFSETS = "4000"
-"""Offsets of a batch: small ones, so that kills come between many steps."""
+MOST_OFFSETS = "20000"
+"""Offsets of a batch. After a restart it has what has come meanwhile, which takes a second or two."""
+
+TASKS = "6"
+"""Of a batch, at least. Those that are done have written before the last ones begin, for as long as a batch
+takes: a batch of one task sends all its records in its last few milliseconds."""
 
 TRANSACTION_SECONDS = "300"
 """Longer than a restart takes on a busy machine, and no longer than the judge waits for what is left open."""
 
 
 def main(settings: dict[str, Any]) -> None:
-    configs = {"spark.driver.memory": "512m"}
+    configs = {"spark.driver.memory": "512m", "spark.executor.memory": f"{EXECUTOR_MB}m"}
     if settings["jars"] is not None:
-        jars = sorted(Path(settings["jars"]).glob("*.jar"))
-        configs["spark.driver.extraClassPath"] = ":".join(map(str, jars))
-    spark = session("spark-kills", "local[2]", configs, short_jobs=True)
+        jars = ":".join(map(str, sorted(Path(settings["jars"]).glob("*.jar"))))
+        configs |= {"spark.driver.extraClassPath": jars, "spark.executor.extraClassPath": jars}
+    spark = session("spark-kills", settings["master"], configs, short_jobs=True)
     query = start(spark, settings)
     tell(ready=True)
     query.awaitTermination()
@@ -50,11 +56,11 @@ def start(spark: SparkSession, settings: dict[str, Any]) -> StreamingQuery:
         .option("url", settings["url"])
         .option("subscribePattern", settings["topic"])
         .option("maxOffsetsPerTrigger", MOST_OFFSETS)
+        .option("minPartitions", TASKS)
         .load()
     )
     if settings["copies"] is None:
-        write = read.selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS number").writeStream
-        write = write.format("parquet").option("path", settings["sink"])
+        write = read.select("value").writeStream.format("parquet").option("path", settings["sink"])
     else:
         ours = settings["jars"] is None
         write = read.select("value").writeStream.format("strandline" if ours else "kafka")
@@ -72,11 +78,15 @@ def counts(spark: SparkSession, *paths: str) -> dict[str, int]:
     (row,) = (
         spark.read.option("ignoreCorruptFiles", "true")  # of a task that was killed in the midst of one
         .parquet(*paths)
+        .groupBy("value")
+        .agg(f.count("*").alias("times"))
+        .withColumn("number", f.expr("CAST(split_part(CAST(value AS STRING), ' ', 1) AS BIGINT)"))
         .selectExpr(
-            "count(*) AS all",
-            "count(DISTINCT number) AS distinct",
+            "sum(times) AS all",
+            "count(*) AS distinct",
             "min(number) AS first",
             "max(number) AS last",
+            "sum(crc32(value)) AS checksum",
         )
         .collect()
     )

@@ -3,154 +3,76 @@
     scripts/spark-kills --minutes 10
     scripts/spark-kills --minutes 10 --sink topic
     scripts/spark-kills --minutes 10 --sink kafka
+    scripts/spark-kills --minutes 10 --sink topic --cluster
+    scripts/spark-kills --minutes 10 --sink topic --twin
 
-One node on the loopback; numbers are written to a topic at a steady pace, and a checkpoint is taken every
-few seconds. A stream in a process of its own reads the topic from storage into Parquet files. Seconds after
-its query has started, one of these is killed with SIGKILL: the whole driver with its workers; Java alone; or
-one Python process below it, which is a worker of a task or the one that plans. When the stream has ended, it
-is started again.
+One node on the loopback; flights are written to a topic at a steady pace, each with its number, and a
+checkpoint is taken every few seconds. A stream in a process of its own reads the topic from storage into
+Parquet files. Seconds after its query has started, one of these is killed with SIGKILL: the whole driver with
+its workers; Java alone; or one Python process below it, which is a worker of a task or the one that plans.
+When the stream has ended, it is started again.
+
+With `--cluster` the tasks run on a Spark cluster of a master and two workers, all processes of their own.
+Then an executor is killed now and then, or one of its Python processes, and Spark tries its tasks again.
 
 Most kills come while a batch is under way. At the end a last run with Trigger.AvailableNow reads what is
-left. Then the sink must have each acknowledged number once, and nothing else. Files that lie in its folder
+left. Then the sink must have each acknowledged value once, and nothing else. Files that lie in its folder
 and are not in the sink's log are of batches whose run died before they were committed: read without the log
 they are doubled.
 
 With `--sink topic` the stream writes to another topic, of three nodes; a node is killed now and then too, and
-started again. A consumer that reads what was committed must find each number once; one that reads all finds
-the aborted ones too. With `--sink kafka` the same stream is written by Spark's own Kafka sink to the same
-topic: it is at least once, so no number may be missing, and the run tells how many are there twice.
+started again. Every other kill comes after the first records of a batch have come to that topic. A consumer
+that reads what was committed must find each value once; one that reads all finds the aborted ones too. With
+`--sink kafka` the same stream is written by Spark's own Kafka sink to the same topic: it is at least once, so
+no value may be missing, and the run tells how many are there twice.
+
+With `--twin` a second program of the same query, with the same checkpoint, runs beside the first all the
+time.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-import psutil
-from confluent_kafka import KafkaError, Message, Producer
+from typing import Any
 
 from strandline import TemporaryCluster, local_cluster
-from strandline.cluster.admin_client import first_answer
 from strandline.cluster.failure import CommandFailed
+from tests import ROOT
 from tests.clients.programs import SPARK
 from tests.programs.spark_kills.copies import counted_copies
+from tests.programs.spark_kills.load import TOPIC, Load, Written, checkpoint
+from tests.programs.spark_kills.moments import TopicEnds, await_batch, await_writing, under_way
+from tests.programs.spark_kills.stream import END_SECONDS, Stream, Twin
+from tests.spark.standalone_cluster import StandaloneCluster, standalone_cluster
 
-TOPIC = "numbers"
 COPIES = "copies"
-KINDS = ("driver", "java", "python", "node")
+KINDS = ("driver", "java", "python")
+CLUSTER_KINDS = ("executor", "task")
+NODE = "node"
 SINKS = ("parquet", "topic", "kafka")
 NODES = 3
 DOWN_SECONDS = 3.0
 START_SECONDS = 180.0
 """A session's start takes 10 s, on a busy machine far more."""
 CHECKPOINT_SECONDS = 3.0
+AMID_SECONDS = 0.3
+"""Longest wait after a batch's first records have come, until it is killed amid its writing."""
 
 
-class Written(Protocol):
-    """What was written: so many acknowledged records, and others that may be there or not."""
+class Kills:
+    """The counts of a series."""
 
-    acknowledged: int
-    failed: int
-
-
-class Load:
-    """Numbers from 0 on, written until `stop`; `acknowledged` of them are in the topic, the first ones."""
-
-    def __init__(self, bootstrap: str, rate: int) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-        self._rate = rate
-        self._stopped = threading.Event()
-        self.acknowledged = self.failed = 0
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        written, began = 0, time.monotonic()
-        while not self._stopped.wait(0.05):
-            wanted = int((time.monotonic() - began) * self._rate)
-            for number in range(written, wanted):
-                self._producer.produce(TOPIC, str(number), on_delivery=self._delivered)
-            written = wanted
-            self._producer.poll(0)
-        self._producer.flush(60)
-
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
-        if error is None:
-            self.acknowledged += 1
-        else:
-            self.failed += 1
-
-
-class Stream:
-    """The killed program's process."""
-
-    def __init__(self, settings: dict[str, Any], log: Path) -> None:
-        command = [sys.executable, "-m", "tests.programs.spark_kills.driver", json.dumps(settings)]
-        with log.open("ab") as file:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
-
-    def told(self) -> dict[str, Any] | None:
-        """The next line that it prints; None if it has ended."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):
-                told: dict[str, Any] = json.loads(line)
-                return told
-        return None
-
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def kill(self, kind: str, chance: random.Random) -> bool:
-        """Kill a part of it; False if there is no such part."""
-        try:
-            driver = psutil.Process(self._process.pid)
-            below = driver.children(recursive=True)
-            chosen = {
-                "driver": [driver, *below],
-                "java": [one for one in below if one.name() == "java"],
-                "python": [one for one in below if one.name().startswith("python")],
-            }[kind]
-            if kind == "python" and chosen:
-                chosen = [chance.choice(chosen)]
-            for one in chosen:
-                one.kill()
-        except psutil.NoSuchProcess:  # it ended by itself meanwhile
-            return False
-        return bool(chosen)
-
-    def end(self, within: float) -> None:
-        """Wait until it has ended, and kill what is left of it after so many seconds."""
-        try:
-            below = psutil.Process(self._process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            below = []
-        deadline = time.monotonic() + within
-        while not self.ended and time.monotonic() < deadline:
-            time.sleep(0.2)
-        self._process.kill()
-        self._process.wait()
-        for one in below:
-            if one.is_running():
-                one.kill()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+    def __init__(self) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.in_batches = self.amid = 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -160,19 +82,29 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--partitions", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--sink", choices=SINKS, default=SINKS[0])
+    parser.add_argument("--cluster", action="store_true", help="run tasks on a Spark cluster")
+    parser.add_argument("--twin", action="store_true", help="run a second program of the query beside it")
     given = parser.parse_args(arguments)
     nodes = 1 if given.sink == "parquet" else NODES
-    with tempfile.TemporaryDirectory(prefix="spark-kills-") as folder, local_cluster(nodes) as cluster:
-        return run(cluster, Path(folder), given)
+    with contextlib.ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="spark-kills-")))
+        cluster = running.enter_context(local_cluster(nodes))
+        spark = None
+        if given.cluster:
+            (folder / "spark").mkdir()
+            spark = running.enter_context(standalone_cluster(folder / "spark", [ROOT]))
+        return run(cluster, spark, folder, given)
 
 
-def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> int:
+def run(
+    cluster: TemporaryCluster, spark: StandaloneCluster | None, folder: Path, given: argparse.Namespace
+) -> int:
     cluster.create_topic(TOPIC, partitions=given.partitions)
     copied = given.sink != "parquet"
     if copied:
         cluster.create_topic(COPIES, partitions=given.partitions)
-    chance = random.Random(given.seed)
     settings = {
+        "master": "local[2]" if spark is None else spark.master,
         "url": cluster.storage,
         "topic": TOPIC,
         "kept": str(folder / "kept"),
@@ -182,46 +114,40 @@ def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> i
         "bootstrap": cluster.bootstrap,
         "finish": False,
     }
-    kinds = KINDS if copied else KINDS[:-1]
     log = folder / "log"
     load = Load(cluster.bootstrap, given.rate)
     stopped = threading.Event()
     checkpoint(cluster)
     checkpoints = threading.Thread(target=_checkpoints, args=(cluster, stopped))
     checkpoints.start()
-    kills: Counter[str] = Counter()
-    starts = batches_met = 0
+    kills = Kills()
+    chance = random.Random(given.seed)
+    twin = Twin(settings, log, spark) if given.twin else None
     deadline = time.monotonic() + given.minutes * 60
     try:
         while time.monotonic() < deadline:
-            stream = Stream(settings, log)
-            starts += 1
+            stream = Stream(settings, log, spark)
             try:
                 if stream.told() is None:
+                    if twin is not None:
+                        continue  # the other one was faster
                     print(log.read_text(errors="replace")[-3000:])
                     raise SystemExit("spark-kills: the stream ended before its query began")
                 while not stream.ended and time.monotonic() < deadline:
-                    time.sleep(chance.uniform(0.2, 5.0))
-                    within = time.monotonic() + 10.0
-                    while not under_way(folder / "kept") and time.monotonic() < within:
-                        time.sleep(0.02)
-                    time.sleep(chance.uniform(0.0, 1.5))
-                    kind, met = chance.choice(kinds), under_way(folder / "kept")
-                    if kill_node(cluster, chance) if kind == "node" else stream.kill(kind, chance):
-                        kills[kind] += 1
-                        batches_met += met
-                        where = "in a batch" if met else "between batches"
-                        print(f"{starts}: {kind} killed {where}, {load.acknowledged} records", flush=True)
-                    if kind in ("driver", "java"):
+                    if kill_one(stream, cluster, settings, chance, kills, given.partitions):
                         break
             finally:
-                stream.end(20.0)
+                stream.end(END_SECONDS)
+            print(f"{load.acknowledged} records, and the stream has ended", flush=True)
     finally:
+        if twin is not None:
+            twin.stop()
+            print(f"the twin was started {twin.starts} times")
         load.stop()
         stopped.set()
         checkpoints.join()
     checkpoint(cluster)
-    last = Stream({**settings, "finish": True}, log)
+    last = Stream({**settings, "finish": True}, log, spark)
     try:
         last.told()
         told = last.told()
@@ -232,7 +158,41 @@ def run(cluster: TemporaryCluster, folder: Path, given: argparse.Namespace) -> i
     if told is None:
         print(log.read_text(errors="replace")[-3000:])
         raise SystemExit("spark-kills: the last run did not end")
-    return judged(told, load, kills, batches_met, once=given.sink != "kafka")
+    return judged(told, load, kills, once=given.sink != "kafka")
+
+
+def kill_one(
+    stream: Stream,
+    cluster: TemporaryCluster,
+    settings: dict[str, Any],
+    chance: random.Random,
+    kills: Kills,
+    partitions: int,
+) -> bool:
+    """Wait for a moment, and kill something. True if the stream cannot go on then."""
+    kept, copied = Path(settings["kept"]), settings["copies"] is not None
+    kinds = [*KINDS]
+    if not settings["master"].startswith("local"):
+        kinds += CLUSTER_KINDS
+    if copied:
+        kinds.append(NODE)
+    time.sleep(chance.uniform(0.2, 5.0))
+    amid = False
+    if copied and chance.random() < 0.5:
+        with contextlib.closing(TopicEnds(cluster.bootstrap, COPIES, partitions)) as ends:
+            amid = await_writing(kept, ends)
+        time.sleep(chance.uniform(0.0, AMID_SECONDS))
+    else:
+        await_batch(kept)
+        time.sleep(chance.uniform(0.0, 1.5))
+    kind, met = chance.choice(kinds), under_way(kept)
+    if kill_node(cluster, chance) if kind == NODE else stream.kill(kind, chance):
+        kills.kinds[kind] += 1
+        kills.in_batches += met
+        kills.amid += amid and met
+        where = "amid writing" if amid and met else "in a batch" if met else "between batches"
+        print(f"{kind} killed {where}", flush=True)
+    return kind in ("driver", "java")
 
 
 def kill_node(cluster: TemporaryCluster, chance: random.Random) -> bool:
@@ -244,44 +204,31 @@ def kill_node(cluster: TemporaryCluster, chance: random.Random) -> bool:
     return True
 
 
-def judged(
-    told: dict[str, Any], load: Written, kills: Counter[str], batches_met: int, *, once: bool = True
-) -> int:
-    """The exit code, 0 if each acknowledged number is there, and with `once` no number twice."""
+def judged(told: dict[str, Any], load: Written, kills: Kills, *, once: bool = True) -> int:
+    """The exit code, 0 if each acknowledged value is there, and with `once` none twice."""
     counted, lying = told["counted"], told["lying"]
     wanted = {
         "all": load.acknowledged if once else max(load.acknowledged, counted["all"]),
         "distinct": load.acknowledged,
         "first": 0,
         "last": load.acknowledged - 1,
+        "checksum": load.checksum,
     }
-    killed = ", ".join(f"{kind} {kills[kind]}" for kind in KINDS if kills[kind])
+    killed = ", ".join(f"{kind} {number}" for kind, number in sorted(kills.kinds.items()))
     print(
-        f"{sum(kills.values())} kills ({killed}), {batches_met} in a batch, "
+        f"{kills.kinds.total()} kills ({killed}), {kills.in_batches} in a batch, {kills.amid} amid writing, "
         f"{load.acknowledged} records acknowledged, {load.failed} failed"
     )
-    print(f"in the sink: {counted['all']}, doubled {counted['all'] - counted['distinct']}", end="")
+    doubled = counted["all"] - counted["distinct"]
+    print(f"in the sink: {counted['all']}, doubled {doubled}", end="")
     print(f", lost {load.acknowledged - counted['distinct']}; with what is not committed: {lying['all']}")
-    if not batches_met:
+    if not kills.in_batches:
         print("no kill met a batch: give it more minutes")
+    if not once and not doubled:
+        print("no kill met what makes records come twice: give it more minutes")
     right = counted == wanted and not load.failed
     print("spark-kills ok" if right else f"spark-kills FAILED: {counted} where {wanted} should be")
     return 0 if right else 1
-
-
-def under_way(kept: Path) -> bool:
-    """Whether Spark has written down a batch's end, and not yet that the batch is done."""
-    planned, done = (
-        max((int(path.name) for path in (kept / name).glob("[0-9]*")), default=-1)
-        for name in ("offsets", "commits")
-    )
-    return planned > done
-
-
-def checkpoint(cluster: TemporaryCluster) -> None:
-    """Take one; raises CommandFailed while too many nodes are away."""
-    body = {"topics": [TOPIC], "lease_seconds": 600, "timeout_seconds": 60}
-    first_answer(cluster.admin, "POST", "/api/checkpoints", body, timeout=70)
 
 
 def _checkpoints(cluster: TemporaryCluster, stopped: threading.Event) -> None:
