@@ -1,18 +1,23 @@
 """`strandline export` killed for minutes: is each record in its files once?
 
     scripts/export-kills --minutes 10 --format delta
+    scripts/export-kills --minutes 10 --format delta --nodes
 
 A cluster's storage is written by the real state machines, without nodes: three topics, both levels, and more
-records with a new checkpoint before each run. Exports run as processes of their own, now and then two at
-once. Each is killed with SIGKILL at a random moment after its first change of the target, unless it has
-ended. Between them a reader that goes by the files alone, or by the tables, looks for a record that is there
-twice. A last run is not killed. Then the files must have each record of the topics once, and
-`strandline export --check` must find nothing.
+records with a new checkpoint before each run. With `--nodes` it is a cluster of three nodes to which flights
+are written all the time, and of which one is killed every few seconds and started again. Exports run as
+processes of their own, now and then two at once; an export has no other process. Each is killed with SIGKILL
+at a random moment after its first change of the target, unless it has ended.
+
+Between them a reader that goes by the files alone, or by the tables, looks for a record that is there twice.
+A last run is not killed. Then the files must have each record of the topics once, and `strandline export
+--check` must find nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import subprocess
@@ -27,16 +32,10 @@ import duckdb
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 
-from tests.spark.stored_cluster import StoredCluster, build_cluster
+from tests.programs.export_kills.sources import Source, live_source, stored_source
 
-TOPICS = ("orders", "clicks", "visits")
 START_SECONDS = 120.0
 """An import of Arrow takes a second, on a busy machine far more."""
-MOST_RECORDS = 400_000
-"""Of all topics; the comparison at the end has them in memory."""
-MOST_BATCHES = 12
-"""Batches of a partition between two runs."""
-RECORDS = 60
 LATEST_KILL_SECONDS = 0.5
 """After the first change; most kills come sooner."""
 
@@ -52,20 +51,10 @@ class Kills:
     doubled: int = 0
 
 
-def write(cluster: StoredCluster, number: int, batches: int) -> None:
-    """More records in every partition, and a checkpoint."""
-    value = f"{number}:".encode().ljust(120, b"v")
-    for _ in range(batches):
-        cluster.upload(*(partition.batch([value] * RECORDS) for partition in cluster.partitions.values()))
-    for place, partition in cluster.partitions.items():
-        if place[0] == "visits":
-            partition.reconcile(len(partition.machine.extents))
-    cluster.checkpoint()
-
-
-def start(cluster: StoredCluster, target: Path, form: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "strandline", "export", *TOPICS, "--to", str(target), "--format", form]
-    command += ["--storage", cluster.url, "--partition-by", "day", "--file-mb", "1", "--json"]
+def start(source: Source, target: Path, form: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "strandline", "export", *source.topics, "--to", str(target)]
+    command += ["--format", form]
+    command += ["--storage", source.url, "--partition-by", "day", "--file-mb", "1", "--json"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -74,7 +63,7 @@ def changes(target: Path) -> int:
     return sum(path.is_file() and path.parent.name != "unfinished" for path in target.rglob("*"))
 
 
-def selected(target: Path, form: str, columns: str) -> list[tuple[Any, ...]]:
+def selected(source: Source, target: Path, form: str, columns: str) -> list[tuple[Any, ...]]:
     """Columns of all records, as a reader finds them that knows nothing of manifests."""
     if form == "parquet":
         if not any(target.rglob("*.parquet")):
@@ -82,7 +71,7 @@ def selected(target: Path, form: str, columns: str) -> list[tuple[Any, ...]]:
         files = f"read_parquet('{target}/**/*.parquet', hive_partitioning = true)"
         return duckdb.execute(f"SELECT topic, {columns} FROM {files}").fetchall()
     found: list[tuple[Any, ...]] = []
-    for topic in TOPICS:
+    for topic in source.topics:
         rows = table(target, topic, form)
         if rows is not None:
             found += duckdb.execute(f"SELECT '{topic}', {columns} FROM rows").fetchall()
@@ -102,16 +91,16 @@ def table(target: Path, topic: str, form: str) -> Any:
     return catalog.load_table(name).scan().to_arrow() if catalog.table_exists(name) else None
 
 
-def doubled(target: Path, form: str) -> int:
+def doubled(source: Source, target: Path, form: str) -> int:
     """Records that are there twice."""
-    found = selected(target, form, '"partition", "offset"')
+    found = selected(source, target, form, '"partition", "offset"')
     return len(found) - len(set(found))
 
 
-def kill_one(cluster: StoredCluster, target: Path, form: str, chance: random.Random, found: Kills) -> None:
+def kill_one(source: Source, target: Path, form: str, chance: random.Random, found: Kills) -> None:
     """Start a run, or two; kill each at a random moment after the first change, unless it has ended."""
     before = changes(target)
-    running = [start(cluster, target, form) for _ in range(2 if chance.random() < 0.2 else 1)]
+    running = [start(source, target, form) for _ in range(2 if chance.random() < 0.2 else 1)]
     found.runs += len(running)
     limit = time.monotonic() + START_SECONDS
     while changes(target) == before and time.monotonic() < limit:
@@ -131,30 +120,24 @@ def kill_one(cluster: StoredCluster, target: Path, form: str, chance: random.Ran
             raise AssertionError(f"a run ended with status {process.returncode}: {problem}")
 
 
-def lost_and_more(cluster: StoredCluster, target: Path, form: str) -> tuple[int, int, int]:
+def lost_and_more(source: Source, target: Path, form: str) -> tuple[int, int, int]:
     """Records of the topics, those that the files lack, and those that only the files have."""
-    wanted = {
-        (*place, one.offset, one.timestamp, one.key, one.value)
-        for place, partition in cluster.partitions.items()
-        for one in partition.readable
-    }
-    there = set(selected(target, form, '"partition", "offset", epoch_ms("timestamp"), key, value'))
-    return len(wanted), len(wanted - there), len(there - wanted)
+    return source.compared(selected(source, target, form, ", ".join(source.columns)))
 
 
-def run(minutes: float, seed: int, folder: Path, form: str) -> dict[str, object]:
+def run(source: Source, minutes: float, seed: int, folder: Path, form: str) -> dict[str, object]:
     """Kill for so many minutes; returns the counts."""
     chance = random.Random(seed)
-    cluster, target = build_cluster(folder / "objects"), folder / "lake"
+    target = folder / "lake"
     target.mkdir()
     found = Kills()
     end = time.monotonic() + minutes * 60
     while time.monotonic() < end:
-        if sum(len(partition.records) for partition in cluster.partitions.values()) < MOST_RECORDS:
-            write(cluster, found.runs, chance.randint(1, MOST_BATCHES))
-        kill_one(cluster, target, form, chance, found)
-        found.doubled += doubled(target, form)
-    last = start(cluster, target, form)
+        source.write(found.runs, chance)
+        kill_one(source, target, form, chance, found)
+        found.doubled += doubled(source, target, form)
+    source.finish()
+    last = start(source, target, form)
     out, problem = last.communicate()
     assert last.returncode == 0, problem
     found.resumed += bool(json.loads(out)["resumed"])
@@ -164,13 +147,14 @@ def run(minutes: float, seed: int, folder: Path, form: str) -> dict[str, object]
         text=True,
         check=False,
     )
-    wanted, lost, more = lost_and_more(cluster, target, form)
+    wanted, lost, more = lost_and_more(source, target, form)
     return {
         **vars(found),
+        "nodes_killed": source.killed,
         "records": wanted,
         "lost": lost,
         "unknown": more,
-        "doubled_at_end": doubled(target, form),
+        "doubled_at_end": doubled(source, target, form),
         "check": check.returncode,
     }
 
@@ -185,10 +169,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=("parquet", "delta", "iceberg"), default="parquet")
+    parser.add_argument("--nodes", action="store_true", help="from nodes that are killed, too")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="export-kills-") as folder:
-        result = run(given.minutes, given.seed, Path(folder), given.format)
+    with contextlib.ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="export-kills-")))
+        made = live_source(given.seed) if given.nodes else stored_source(folder / "objects")
+        result = run(running.enter_context(made), given.minutes, given.seed, folder, given.format)
     bad = is_bad(result)
     if given.json:
         print(json.dumps({"ok": not bad, **result}))
