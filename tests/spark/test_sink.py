@@ -233,12 +233,33 @@ def _fails_at(wanted: Api, after: int = 0) -> Any:
 def test_another_number_of_tasks_after_the_decision(cluster: TemporaryCluster, life: Life) -> None:
     played = play(cluster, "recut", tasks=3)
     _killed_after_decision(played, life)
+    wanted = once(played, 1, tasks=3)
     played.start()
-    played.tasks = 2
+    played.tasks, cut = 2, sorted(wanted)
+    played.rows = lambda batch, task: cut[task::2]
     life.begin()
     played.batch()
     assert PRODUCE not in life.sent
-    assert read(cluster, "recut") == once(played, 1, tasks=3)
+    assert read(cluster, "recut") == wanted
+
+
+@pytest.mark.parametrize("count", [19, 21])
+def test_a_batch_of_another_query_of_the_name_is_not_taken_for_one_that_is_there(
+    cluster: TemporaryCluster, count: int
+) -> None:
+    name = f"shared-{count}"
+    first, second = play(cluster, name), play(cluster, name)
+    second.rows = rows(name, count)
+    first.batch()
+    said = f"batch 0 of query {name} was written with 40 records, and has {2 * count} now: two queries share"
+    with pytest.raises(SinkError, match=said):
+        second.batch()
+    with pytest.raises(SinkError, match="another run of this query has taken over"):
+        first.batch()
+    second.options = replace(second.options, accept_loss=True)
+    second.start()
+    second.batch()
+    assert read(cluster, name) == once(first, 1)
 
 
 def _killed_after_decision(played: Play, life: Life) -> None:

@@ -12,6 +12,7 @@ by the task that has the same records. Nothing else is ever written twice. See d
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +64,12 @@ class TaskDone:
     """Its open transaction; None if it had nothing to write."""
     again: bool = False
     """Whether that takes the place of one that is lost, of a batch that was decided before."""
+    found: int = 0
+    """Records that it did not write, since their batch was decided before."""
+
+    @property
+    def records(self) -> int:
+        return self.found if self.prepared is None else self.prepared.records
 
 
 def claimed(options: SinkOptions, ledger: Ledger, identity: Identity, turn: int) -> Progress:
@@ -106,6 +113,23 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
             f"{identity}: the newest batch that the cluster knows is {newest}; the cluster was restored, or "
             "batches were written to another one. If this batch is not written yet, start with the option "
             "missingProgress=write"
+        )
+
+
+def check_replayed(options: SinkOptions, progress: Progress, done: Sequence[TaskDone]) -> None:
+    """Raise SinkError unless a batch that was decided before has as many records now as it had then.
+
+    With a copy of a checkpoint location a query has batches with other ends under the same numbers, and would
+    lose records or double some.
+    """
+    then = sum(one.records for one in progress.tasks)
+    now = sum(one.records for one in done)
+    if now != then and not options.accept_loss:
+        raise SinkError(
+            f"{done[0].identity} was written with {then} records, and has {now} now: two queries share a "
+            "name, the checkpoint location is a copy, or what the query reads beside its stream has changed. "
+            "Give it another name by the option 'query', or begin with an empty checkpoint location; if what "
+            "was written counts, start with the option lostTransactions=accept"
         )
 
 

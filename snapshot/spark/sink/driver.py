@@ -11,7 +11,15 @@ from typing import Final
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
 from strandline.snapshot.producing.transactions import ONGOING, begin, describe, end, open_ids
-from strandline.snapshot.spark.sink.batch import BY_HAND, Identity, TaskDone, check, claimed, committed
+from strandline.snapshot.spark.sink.batch import (
+    BY_HAND,
+    Identity,
+    TaskDone,
+    check,
+    check_replayed,
+    claimed,
+    committed,
+)
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
 
@@ -77,6 +85,7 @@ class DriverSink:
         if progress.next_batch == identity.batch + 1:
             again = {task: prepared[task] for task, one in told.items() if one.again}
             if not again:
+                check_replayed(self._options, progress, done)
                 return None
             self._check_open(brokers, identity, again.values())
             return [again.get(one.task, one) for one in progress.tasks]

@@ -52,9 +52,7 @@ class TaskSink:
                 # Never in the slot that is lost: what became of that is all that is known of it.
                 slot = decided.slot + 1 + attempt
                 return self._write(brokers, identity, task, slot, columns, rows, decided)
-            for _ in rows:
-                pass
-            return TaskDone(identity, task)
+            return TaskDone(identity, task, found=sum(batch.num_rows for batch in rows))
 
     def _write(
         self,
