@@ -12,9 +12,20 @@ it. No library of a node's is needed. See docs/spark.md.
 from __future__ import annotations
 
 from strandline.snapshot.spark.backfill import backfill, cut
+from strandline.snapshot.spark.no_spark import NoContext, NoJava, NoMaster
 from strandline.snapshot.spark.options import SourceError
-from strandline.snapshot.spark.session import NoJava, NoMaster, session
+from strandline.snapshot.spark.session import session
 from strandline.snapshot.spark.shipping import ship
 from strandline.snapshot.spark.source import register
 
-__all__ = ["NoJava", "NoMaster", "SourceError", "backfill", "cut", "register", "session", "ship"]
+__all__ = [
+    "NoContext",
+    "NoJava",
+    "NoMaster",
+    "SourceError",
+    "backfill",
+    "cut",
+    "register",
+    "session",
+    "ship",
+]

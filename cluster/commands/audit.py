@@ -88,7 +88,8 @@ def _run(
     from strandline.snapshot.spark.audits.report import write_report
     from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
     from strandline.snapshot.spark.class_archive import cache_folder
-    from strandline.snapshot.spark.session import NoSpark, session
+    from strandline.snapshot.spark.no_spark import NoSpark
+    from strandline.snapshot.spark.session import session
 
     try:
         check_input(url, options, name)

@@ -133,8 +133,9 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
 
     from strandline.snapshot.object_frame import BadObject
     from strandline.snapshot.spark.class_archive import cache_folder
+    from strandline.snapshot.spark.no_spark import NoSpark
     from strandline.snapshot.spark.options import SourceError
-    from strandline.snapshot.spark.session import NoSpark, session
+    from strandline.snapshot.spark.session import session
     from strandline.snapshot.spark.topic_views import TopicViews, check_storage
     from strandline.snapshot.storage import StorageError
 

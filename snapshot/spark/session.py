@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 
 from strandline.snapshot.own_output import own_output
 from strandline.snapshot.spark.class_archive import java_command, options
+from strandline.snapshot.spark.no_spark import CONNECT_CURE, NoJava, NoMaster
 from strandline.snapshot.spark.python_command import python_of_this_program
 from strandline.snapshot.spark.shipping import ship
 
@@ -49,7 +50,6 @@ EXECUTOR_SECONDS = 60.0
 _STANDALONE = "spark://"
 _CONNECT = "sc://"
 _CHECK_MASTER = "check its address, and that its workers have cores and memory left"
-_CONNECT_CURE = "read there with SparkSession.builder.remote; audits and SQL take local or spark://"
 _JAVA_ENDED = "JAVA_GATEWAY_EXITED"
 _NONE_YET = 1
 """Entries in Spark's list of executors while there are none: the driver's own."""
@@ -57,23 +57,6 @@ _NONE_YET = 1
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 # Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
 _SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
-
-
-class NoSpark(Exception):
-    """Spark gives no session; `str()` is one line: `cause`, `cure`."""
-
-    def __init__(self, cause: str, cure: str) -> None:
-        super().__init__(f"{cause}: {cure}")
-        self.cause = cause
-        self.cure = cure
-
-
-class NoJava(NoSpark):
-    """Spark needs Java and there is none, or one that is too old."""
-
-
-class NoMaster(NoSpark):
-    """The master cannot be reached, or it takes no application."""
 
 
 def session(
@@ -103,7 +86,7 @@ def session(
     `SparkSession.builder.remote`.
     """
     if master.startswith(_CONNECT):
-        raise NoMaster(f"{master} is a server of Spark Connect, and no master", _CONNECT_CURE)
+        raise NoMaster(f"{master} is a server of Spark Connect, and no master", CONNECT_CURE)
     local = master.startswith("local")
     driver = "127.0.0.1" if local else _address_towards(master)
     java_said = check_java()

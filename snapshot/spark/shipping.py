@@ -15,6 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from strandline.snapshot.spark.no_spark import require_context
+
 _NAME = "strandline.zip"
 _TOP = Path(__file__).parents[2]
 """Folder of the package `strandline`; no folder in a zip."""
@@ -27,8 +29,11 @@ def ship(spark: SparkSession) -> None:
     """Send this package to all executors of a session, those that join later too, for as long as it lasts.
 
     A session may be given it again. A driver whose own package is a zip, as with `spark-submit --py-files`,
-    has sent that one already.
+    has sent that one already. Raises NoContext for a session of Spark Connect.
     """
+    require_context(
+        spark, "ship() needs", "install the package in the Python of the server and its executors"
+    )
     if _TOP.is_dir():
         spark.sparkContext.addPyFile(str(_packed()))
 

@@ -42,13 +42,15 @@ class Program(NamedTuple):
     build: Callable[[Path, Path], Sequence[Sequence[str]]]
     """The commands that make it from a copy of its sources (first) in a folder (second)."""
     run: Callable[[Path], Sequence[str]]
+    made_for: str = ""
+    """The Python whose libraries it has."""
 
     def folder(self) -> Path:
         """Where it is once it is built. Raises Missing when its tool is not here."""
         tool = shutil.which(self.tool)
         if tool is None:
             raise Missing(f"{self.name} needs {self.tool}, which is not on the PATH")
-        made_of = hashlib.sha256(str(Path(tool).resolve()).encode())
+        made_of = hashlib.sha256(f"{Path(tool).resolve()}{self.made_for}".encode())
         for source in self.sources:
             made_of.update((HERE / self.name / source).read_bytes())
         return cache() / f"client-{self.name}-{made_of.hexdigest()[:12]}"
@@ -113,6 +115,20 @@ def _connect_run(folder: Path) -> Sequence[str]:
     return [_runs_java(), *_JAVA_OPTIONS, _WARNINGS, "-cp", classes, worker]
 
 
+def _pip_build(sources: Path, folder: Path) -> Sequence[Sequence[str]]:
+    environment = folder / "environment"  # for its pip: that of the project has none
+    install = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--only-binary=:all:"]
+    return [
+        [sys.executable, "-m", "venv", str(environment)],
+        [*install, "--target", str(folder), "--requirement", str(sources / "requirements.txt")],
+        ["rm", "-r", str(environment)],
+    ]
+
+
+def _spark_connect_run(folder: Path) -> Sequence[str]:
+    return ["env", f"PYTHONPATH={folder}", sys.executable, "-P", "-m", "tests.spark.connect_client"]
+
+
 def _spark_run(folder: Path) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "tests.clients.spark_copy", str(folder)]
 
@@ -128,7 +144,13 @@ KAFKAJS: Final = Program(
 STREAMS: Final = Program("streams", ("pom.xml", "Totals.java"), "mvn", _streams_build, _streams_run)
 CONNECT: Final = Program("connect", ("pom.xml",), "mvn", _maven_build, _connect_run)
 SPARK: Final = Program("spark", ("pom.xml",), "mvn", _maven_build, _spark_run)
-PROGRAMS: Final = (JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, STREAMS, CONNECT)
+SPARK_CONNECT: Final = Program(
+    "spark-connect", ("requirements.txt",), "env", _pip_build, _spark_connect_run,
+    str(sys.implementation.cache_tag),
+)  # fmt: skip
+PROGRAMS: Final = (
+    JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, SPARK_CONNECT, STREAMS, CONNECT,
+)  # fmt: skip
 
 
 def made(program: Program) -> Path:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from strandline.snapshot.spark import session as session_module
 from strandline.snapshot.spark.class_archive import java_command
+from strandline.snapshot.spark.no_spark import NoJava
 from strandline.snapshot.spark.python_command import python_of_this_program
 
 
@@ -84,7 +85,7 @@ def test_the_command_is_python_itself_where_a_script_does_not_do(
 
 def test_a_java_that_does_not_start_is_told_by_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+Nonsense")
-    with pytest.raises(session_module.NoJava, match=r"does not start \(Unrecognized VM option 'Nonsense'\)"):
+    with pytest.raises(NoJava, match=r"does not start \(Unrecognized VM option 'Nonsense'\)"):
         session_module.check_java()
 
 
@@ -94,7 +95,7 @@ def test_a_java_that_ends_as_spark_starts_is_no_stack_trace(tmp_path: Path) -> N
     java.write_text(f'#!/bin/sh\n[ "$1" = -version ] && exec {java_command()} -version\nexit 3\n')
     java.chmod(0o755)
     script = (
-        "from strandline.snapshot.spark.session import NoJava, session\n"
+        "from strandline.spark import NoJava, session\n"
         "try:\n"
         "    session('x')\n"
         "except NoJava as error:\n"

@@ -18,7 +18,8 @@ from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
 from strandline.snapshot.spark.class_archive import cache_folder
-from strandline.snapshot.spark.session import NoSpark, session
+from strandline.snapshot.spark.no_spark import NoSpark
+from strandline.snapshot.spark.session import session
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,6 +38,7 @@ from strandline.snapshot.spark.audits.transaction_events import EVENT_NAMES
 from strandline.snapshot.spark.audits.transactions_said import said_rows
 from strandline.snapshot.spark.audits.view_audit import views_equal_their_sql
 from strandline.snapshot.spark.audits.work import ClusterStorage
+from strandline.snapshot.spark.no_spark import require_context
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.statemachine.controller import controller_snapshot
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -83,7 +84,7 @@ def run_audits(
     grace: Grace = DEFAULT_GRACE,
     full: bool = False,
 ) -> AuditRun:
-    """Ask all audits about the storage of one cluster; raises NothingToAudit.
+    """Ask all audits about the storage of one cluster; raises NothingToAudit, NoContext.
 
     Objects that the newest proof has are not read, unless `full`; a run without a finding publishes a proof.
     """
@@ -105,9 +106,12 @@ def audit_storages(
 ) -> list[AuditRun]:
     """Ask all audits about several storages at once; raises NothingToAudit if one of them has no checkpoint.
 
+    Raises NoContext for a session of Spark Connect.
+
     Objects that the newest proof of a storage has are read as well if `full`; with `leave_proofs` a run
     without a finding publishes one. `seconds` of each is the time all of them took together.
     """
+    require_context(spark, "audits need")
     began = time.perf_counter()
     whole = [_listed(storage) for storage in storages]
     proofs: list[Proof | None] = [None if full else newest_proof(storage) for storage in storages]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from strandline import TemporaryCluster, local_cluster
-from strandline.cluster.demo import flights
 from tests.programs.spark_kills.load import TOPIC, Load, checkpoint
 from tests.spark.stored_cluster import StoredCluster, build_cluster
 
@@ -131,7 +130,7 @@ class LiveSource:
 
     def compared(self, found: list[tuple[Any, ...]]) -> tuple[int, int, int]:
         assert not self._load.failed, "what was not acknowledged may be there or not"
-        rows = [flight.value for flight in flights.load()]
+        rows = self._load.flights
         right: set[int] = set()
         for _, value in found:
             number, _, flight = value.partition(b" ")

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from strandline.cluster.demo import flights
 from strandline.snapshot.spark.export.run import Export
 from strandline.snapshot.spark.export.running import in_threads
 from strandline.snapshot.spark.export.target import open_target
@@ -45,9 +44,10 @@ def test_a_file_too_many_or_too_few_is_seen(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_flight_too_many_or_too_few_or_another_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [flight.value for flight in flights.load()]
+    rows = [b"one", b"two", b"three"]
     source = object.__new__(LiveSource)
-    monkeypatch.setattr(source, "_load", SimpleNamespace(acknowledged=len(rows) + 2, failed=0), raising=False)
+    load = SimpleNamespace(acknowledged=len(rows) + 2, failed=0, flights=rows)
+    monkeypatch.setattr(source, "_load", load, raising=False)
     right = [("flights", b"%d %s" % (number, rows[number % len(rows)])) for number in range(len(rows) + 2)]
     assert source.compared([*right]) == (len(rows) + 2, 0, 0)
     assert source.compared([*right, right[0]]) == (len(rows) + 2, 0, 1)

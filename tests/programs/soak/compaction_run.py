@@ -33,7 +33,8 @@ from strandline.cluster.failure import CommandFailed
 from strandline.cluster.kafka_client import client_config
 from strandline.node.compaction.segment_files import LocalLogDamaged
 from strandline.snapshot.object_frame import BadObject
-from strandline.snapshot.spark.session import NoJava, check_java
+from strandline.snapshot.spark.no_spark import NoJava
+from strandline.snapshot.spark.session import check_java
 from strandline.snapshot.storage import StorageError
 from tests.programs.failover.cluster.auditing import audit
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from strandline.cluster.failure import CommandFailed
-from strandline.snapshot.spark.session import NoJava, check_java
+from strandline.snapshot.spark.no_spark import NoJava
+from strandline.snapshot.spark.session import check_java
 from tests.programs.failover.cluster.auditing import CHECKPOINT_SECONDS, audit
 from tests.programs.failover.cluster.nodes import NODES, Nodes, NotWell
 from tests.programs.failover.cluster.stores import LocalStorage, S3Storage, Storage

@@ -33,7 +33,7 @@ class Load:
     """
 
     def __init__(self, bootstrap: str, rate: int) -> None:
-        self._flights = [flight.value for flight in flights.load()]
+        self.flights = [flight.value for flight in flights.load()]
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         self._rate = rate
         self._stopped = threading.Event()
@@ -50,7 +50,7 @@ class Load:
         while not self._stopped.wait(0.05):
             wanted = int((time.monotonic() - began) * self._rate)
             for number in range(written, wanted):
-                value = b"%d %s" % (number, self._flights[number % len(self._flights)])
+                value = b"%d %s" % (number, self.flights[number % len(self.flights)])
                 self._producer.produce(TOPIC, value, on_delivery=self._delivered)
             written = wanted
             self._producer.poll(0)

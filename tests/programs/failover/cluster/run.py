@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.cluster.failure import CommandFailed
-from strandline.snapshot.spark.session import NoJava, check_java
+from strandline.snapshot.spark.no_spark import NoJava
+from strandline.snapshot.spark.session import check_java
 from tests.programs.failover.cluster.auditing import audit
 from tests.programs.failover.cluster.faults import FAULTS, impossible, schedule
 from tests.programs.failover.cluster.load import Load
