@@ -2,7 +2,8 @@
 
 Spark puts `pyspark.zip` first on their path. Python keeps no compiled code of what it imports from there, so
 each process compiles PySpark again, half a second of processor. A session's first query waits for four or
-five such processes, one after the other. The files of an installed PySpark are compiled once.
+five such processes, one after the other. The files of an installed PySpark are compiled once, and on Linux
+the processes are forks of one that has loaded them (`fork_server.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from shlex import quote
 
 import py4j  # type: ignore[import-untyped]
 import pyspark
+
+from strandline.snapshot.spark import fork_request
+from strandline.snapshot.spark.fork_server import FORK_SERVER
 
 _COMMANDS = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON")
 """Names in the environment of what Spark starts beside the driver and for tasks."""
@@ -50,10 +54,22 @@ def _command(folder: Path) -> str:
         script.write_text(
             "#!/bin/sh\n"
             f'export PYTHONPATH={quote(str(packages))}"${{PYTHONPATH:+:$PYTHONPATH}}"\n'
-            f'exec {quote(sys.executable)} "$@"\n'
+            f'exec {_asking_for_a_fork(folder / "forks")}{quote(sys.executable)} "$@"\n'
         )
         script.chmod(0o700)
     except OSError:
         return sys.executable
     # In a file system that executes nothing, it must not be done, whatever the file's mode.
     return str(script) if os.access(script, os.X_OK) else sys.executable
+
+
+def _asking_for_a_fork(path: Path) -> str:
+    """Words of the script before the Python itself, with a server at the path; empty if there is none."""
+    asks = Path(fork_request.__file__)
+    if os.uname().sysname != "Linux" or not asks.is_file():
+        return ""
+    try:
+        FORK_SERVER.start(path)
+    except OSError:  # the path is too long for a socket
+        return ""
+    return " ".join(map(quote, (sys.executable, "-I", "-S", str(asks), str(path)))) + " "

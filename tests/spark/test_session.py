@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark.worker
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.snapshot.spark import fork_server
 from strandline.snapshot.spark import session as session_module
 from strandline.snapshot.spark.class_archive import java_command
 from strandline.snapshot.spark.no_spark import NoJava
@@ -44,6 +46,18 @@ def test_python_workers_have_pyspark_from_files_that_are_compiled_once(spark: Sp
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(where, "file string, python string").collect()
     assert Path(row.file).samefile(getattr(pyspark.worker.__spec__, "cached", ""))
     assert row.python == sys.executable == os.environ["PYSPARK_PYTHON"]
+
+
+def test_python_processes_are_forks_of_one_that_has_the_modules(spark: SparkSession) -> None:
+    def daemon(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"daemon": [os.getppid()]})
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(daemon, "daemon bigint").collect()
+    server = psutil.Process(row.daemon).parent()
+    assert server is not None
+    assert fork_server.__name__ in server.cmdline()
+    assert server.ppid() == os.getpid()
 
 
 def test_the_command_is_python_itself_where_a_script_does_not_do(
