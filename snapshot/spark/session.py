@@ -55,6 +55,18 @@ _NONE_YET = 1
 """Entries in Spark's list of executors while there are none: the driver's own."""
 
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
+# Java's second compiler takes a third of the processor of a session's start and first read, most of it for
+# what has run often by then and will not again. Later, it compiles what records go through and little else.
+_LONG_JOBS = (
+    "-XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=2400 "
+    "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000"
+)
+_COLLECTOR = "-XX:+UseParallelGC"
+"""Of long jobs. It needs no threads beside those that work, and leaves less to compile."""
+_OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
+_JAVA_SETTINGS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+"""Names in the environment of options that Java takes besides ours, as those of _JAVA_CONFIG."""
+_JAVA_CONFIG = "spark.driver.defaultJavaOptions"
 # Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
 _SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 
@@ -93,7 +105,7 @@ def session(
     if driver is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
-    flags = _SHORT_JOBS if short_jobs else ""
+    flags = _SHORT_JOBS if short_jobs else _long_jobs(configs or {})
     archive = options(archives, java_said, flags) if archives is not None else ""
     java = f"-Dlog4j2.configurationFile={_LOGGING} {flags} {archive}".strip()
     ours = {**_DEFAULTS, "spark.driver.extraJavaOptions": java}
@@ -135,6 +147,13 @@ def session(
         reason = str(getattr(error, "java_exception", error)).partition("\n")[0]
         raise NoMaster(f"{master} gave no session ({reason})", _CHECK_MASTER) from error
     return spark
+
+
+def _long_jobs(configs: Mapping[str, str]) -> str:
+    """Java's flags of a session of any length, without a collector where the user has one."""
+    theirs = " ".join([configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in _JAVA_SETTINGS)])
+    # Java does not start with two of them.
+    return _LONG_JOBS if _OTHER_COLLECTOR.search(theirs) else f"{_COLLECTOR} {_LONG_JOBS}"
 
 
 def _unix_sockets(folder: str) -> dict[str, str]:

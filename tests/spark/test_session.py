@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -95,6 +96,22 @@ def test_the_command_is_python_itself_where_a_script_does_not_do(
     monkeypatch.undo()
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     assert taken() == sys.executable
+
+
+def test_javas_flags_are_ones_that_it_takes_with_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(configs: dict[str, str]) -> str:
+        java = java_command()
+        assert java is not None
+        flags = [*session_module._long_jobs(configs).split(), *configs.values()]
+        told = [java, *flags, "-XX:+PrintFlagsFinal", "-version"]
+        return subprocess.run(told, check=True, capture_output=True, text=True, timeout=60).stdout
+
+    assert re.search(r"UseParallelGC += true .*command line", started({}))
+    assert re.search(r"Tier4InvocationThreshold += 20000 ", started({}))
+    serial = "-XX:+UseSerialGC"
+    assert re.search(r"UseSerialGC += true ", started({"spark.driver.defaultJavaOptions": serial}))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", serial)
+    assert re.search(r"UseSerialGC += true ", started({}))
 
 
 def test_a_java_that_does_not_start_is_told_by_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
