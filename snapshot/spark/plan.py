@@ -22,6 +22,9 @@ from strandline.statemachine.object_names import OBJECT_ID_BYTES
 WINDOW_BYTES: Final = 16 * 1024 * 1024
 """Most stored bytes that a task fetches and decodes at a time; also what a task should have at least."""
 TASKS_PER_CORE: Final = 3
+"""Most tasks of a core, unless they are of TASK_BYTES: what one core is behind, others take over."""
+ROUND_WINDOWS: Final = 4
+"""Windows of each task from which on cores have several: of less, tasks cost more than evenness saves."""
 TASK_BYTES: Final = 512 * 1024 * 1024
 """Stored bytes that a task should have at most, a second or two of work: a cluster may have more cores than
 the planner knows of."""
@@ -56,7 +59,8 @@ def pack(
     order = _along_objects(views, rows, owner, number)
     after = np.cumsum(rows["length"][order], dtype=np.int64)
     total = int(after[-1])
-    tasks = min(-(-total // WINDOW_BYTES), TASKS_PER_CORE * parallelism)
+    rounds = min(max(total // (ROUND_WINDOWS * WINDOW_BYTES * parallelism), 1), TASKS_PER_CORE)
+    tasks = min(-(-total // WINDOW_BYTES), rounds * parallelism)
     tasks = max(tasks, min(-(-total // shared_bytes), parallelism))
     tasks = min(max(tasks, -(-total // TASK_BYTES), min_partitions or 1), owner.size)
     packed = []

@@ -144,7 +144,9 @@ def test_tasks_are_cut_along_objects(cluster: StoredCluster, monkeypatch: pytest
     [
         (1, 2, None, 1),
         (100, 2, None, 2),
-        (500, 2, None, 6),
+        (500, 2, None, 2),
+        (1100, 2, None, 4),
+        (1600, 2, None, 6),
         (10_000, 4, None, 12),
         (10_000, 2, None, 10),  # more than the known cores would have: none is too large
         (100, 2, 9, 9),
