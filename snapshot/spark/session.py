@@ -58,8 +58,8 @@ _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
 # Java's second compiler takes a third of the processor of a session's start and first read, most of it for
 # what has run often by then and will not again. Later, it compiles what records go through and little else.
 _LONG_JOBS = (
-    "-XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=2400 "
-    "-XX:Tier4CompileThreshold=60000 -XX:Tier4BackEdgeThreshold=160000"
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 _COLLECTOR = "-XX:+UseParallelGC"
 """Of long jobs. It needs no threads beside those that work, and leaves less to compile."""

@@ -107,7 +107,7 @@ def test_javas_flags_are_ones_that_it_takes_with_the_users(monkeypatch: pytest.M
         return subprocess.run(told, check=True, capture_output=True, text=True, timeout=60).stdout
 
     assert re.search(r"UseParallelGC += true .*command line", started({}))
-    assert re.search(r"Tier4InvocationThreshold += 20000 ", started({}))
+    assert re.search(r"Tier4InvocationThreshold += 50000 ", started({}))
     serial = "-XX:+UseSerialGC"
     assert re.search(r"UseSerialGC += true ", started({"spark.driver.defaultJavaOptions": serial}))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", serial)
