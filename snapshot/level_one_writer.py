@@ -19,6 +19,7 @@ from strandline.snapshot.level_one_format import (
 )
 from strandline.snapshot.level_zero_format import BATCH, BATCH_HEADER_BYTES, CHECKED_FROM, MAGIC_2
 from strandline.snapshot.object_frame import HEADER, TAIL, Buffer
+from strandline.snapshot.unset_memory import unset_bytes
 from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent, level_one_name
 
@@ -47,7 +48,7 @@ class LevelOneWriter:
         self._name = (topic_id, partition, term, unique)
         level_one_name(*self._name)  # refuses what names no object
         self._block_bytes = block_bytes
-        self._data = bytearray(HEADER.size + room)
+        self._data = unset_bytes(HEADER.size + room)
         self._span: tuple[int, int] | None = None
         """The offsets of an object with holes."""
         self._data[: HEADER.size] = FRAMES[WITHOUT_HOLES].header()

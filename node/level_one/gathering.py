@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 from strandline.node.level_one.level_one_measures import BuilderMeasures
-from strandline.node.objectstore.store import NotDone, ObjectStore, OutcomeUnknown, RangeNotFound, StoreError
+from strandline.node.objectstore.store import (
+    NotDone,
+    ObjectStore,
+    OutcomeUnknown,
+    RangeNotFound,
+    StoreError,
+    Wanted,
+)
 from strandline.snapshot.object_frame import BadObject
+
+FILLED_AT_ONCE: Final = 64
+"""Ranges of files that a thread reads in one go: objects of level zero are small when little is written, and
+then a get of each costs more than its bytes."""
 
 
 class Destination:
@@ -92,16 +103,15 @@ class Gathering:
     ) -> None:
         """Read everything; what cannot be had fails its destination. Cancelled, it leaves no get behind."""
         ranges = deque(self._ranges())
-        tasks = [
-            loop.create_task(self._fetch(ranges, store, measures, loop))
-            for _ in range(min(max_gets, len(ranges)))
-        ]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        if store.has_files:
+            left: deque[PieceRange] = deque()
+            await _together(
+                [self._fill(ranges, left, store, measures) for _ in range(min(max_gets, len(ranges)))], loop
+            )
+            ranges = left
+        await _together(
+            [self._fetch(ranges, store, measures, loop) for _ in range(min(max_gets, len(ranges)))], loop
+        )
 
     def _ranges(self) -> Iterator[PieceRange]:
         for name, pieces in self._objects.items():
@@ -118,6 +128,38 @@ class Gathering:
                 joined.append(piece)
                 end = after
             yield PieceRange(name, start, end, joined)
+
+    async def _fill(
+        self,
+        ranges: deque[PieceRange],
+        left: deque[PieceRange],
+        store: ObjectStore,
+        measures: BuilderMeasures,
+    ) -> None:
+        """Read ranges of files, many at a time, to where their pieces belong; those that fail are left."""
+        while ranges:
+            some, size = [ranges.popleft()], 0
+            while ranges and len(some) < FILLED_AT_ONCE and size < self._max_get_bytes:
+                size += some[-1].end - some[-1].start
+                some.append(ranges.popleft())
+            wanted = [
+                Wanted(
+                    one.name,
+                    [
+                        (piece.start, piece.destination.place(piece.at, piece.end - piece.start))
+                        for piece in one.pieces
+                    ],
+                )
+                for one in some
+            ]
+            for one, filled in zip(some, await store.fill(wanted), strict=True):
+                if not filled:
+                    left.append(one)
+                    continue
+                measures.gets += 1
+                for piece in one.pieces:
+                    measures.bytes_read += piece.end - piece.start
+                    piece.destination.arrived()
 
     async def _fetch(
         self,
@@ -157,6 +199,17 @@ class Gathering:
                     ]
                     one.destination.arrived()
             await asyncio.sleep(0)
+
+
+async def _together(jobs: Sequence[Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> None:
+    """Do all of them at the same time; cancelled, none goes on."""
+    tasks = [loop.create_task(job) for job in jobs]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def unread(error: StoreError, piece: Piece) -> StoreError:

@@ -9,11 +9,11 @@ what a crash left there is swept without a walk through the store. See docs/leve
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import closing, suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -30,6 +30,7 @@ from strandline.node.objectstore.store import (
     OutcomeUnknown,
     RangeNotFound,
     StoreError,
+    Wanted,
     check_delete,
     check_key,
     check_list,
@@ -82,10 +83,8 @@ class LocalStore(ObjectStore):
         self._root = root
         self._partial = posixpath.join(root, PARTIAL, owner)
         self._release = release
-        self._loop = loop
-        self._executor = executor
-        self._jobs = 0
-        self._made = 0
+        self._loop, self._executor = loop, executor
+        self._jobs = self._made = 0
         self._files = ObjectFiles(loop, executor)
         self._durable: set[str] = set()  # folders known to exist durably; only ever asked for membership
 
@@ -145,6 +144,12 @@ class LocalStore(ObjectStore):
         if len(data) < length:
             raise RangeNotFound(key, start, length)
         return data
+
+    async def fill(self, wanted: Sequence[Wanted]) -> list[bool]:
+        try:
+            return await self._run("get_range", "", lambda: [self._fill(one) for one in wanted])
+        except StoreError:
+            return [False] * len(wanted)
 
     @property
     def has_files(self) -> bool:
@@ -219,14 +224,13 @@ class LocalStore(ObjectStore):
         return posixpath.join(self._root, key)
 
     def _put(self, key: str, parts: Sequence[Buffer], name: str) -> None:
-        temporary = posixpath.join(self._partial, name)
-        path = self._path(key)
+        temporary, path = posixpath.join(self._partial, name), self._path(key)
         folder = posixpath.dirname(path)
         try:
             self._write(temporary, parts)
             self._rename(temporary, path, folder)
         except OSError as error:
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 self._disk.unlink(temporary)
             if isinstance(error, FileNotFoundError):
                 self._check_there("put", key)
@@ -238,13 +242,10 @@ class LocalStore(ObjectStore):
             raise OutcomeUnknown("put", key, reason, cure=cure(error)) from error
 
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
-        file = self._disk.open(path, create=True)
-        try:
+        with closing(self._disk.open(path, create=True)) as file:
             file.write_durably([*joined(parts)])
             if sum(map(len, parts)) >= FORGOTTEN_FROM:
                 file.forget_cached()
-        finally:
-            file.close()
 
     def _rename(self, temporary: str, path: str, folder: str) -> None:
         for _ in range(FOLDER_TRIES):
@@ -271,18 +272,17 @@ class LocalStore(ObjectStore):
         self._durable.add(folder)
 
     def _read(self, key: str, start: int, length: int) -> bytes:
-        file = self._disk.open(self._path(key))
-        try:
+        with closing(self._disk.open(self._path(key))) as file:
             return file.pread(length, start)
-        finally:
-            file.close()
+
+    def _fill(self, wanted: Wanted) -> bool:
+        with suppress(OSError), closing(self._disk.open(self._path(wanted.key))) as file:
+            return all(file.pread_into(memory, at) == len(memory) for at, memory in wanted.pieces)
+        return False
 
     def _size(self, key: str) -> int:
-        file = self._disk.open(self._path(key))
-        try:
+        with closing(self._disk.open(self._path(key))) as file:
             return file.size()
-        finally:
-            file.close()
 
     def _first(self, prefix: str, after: str, limit: int) -> Sequence[str]:
         names = self._children(self._path(prefix))
@@ -331,7 +331,7 @@ class LocalStore(ObjectStore):
         try:
             for key in keys:
                 path = self._path(key)
-                with contextlib.suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):
                     self._disk.unlink(path)
                     folders[posixpath.dirname(path)] = None
             for folder in folders:
@@ -343,7 +343,7 @@ class LocalStore(ObjectStore):
 
     def _remove_empty(self, folder: str) -> None:
         """Remove a folder, and those above it, as far as they are empty: each epoch leaves one behind."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             while len(posixpath.dirname(folder)) > len(self._root):
                 self._durable.discard(folder)
                 self._disk.rmdir(folder)

@@ -22,6 +22,7 @@ from strandline.node.objectstore.store import (
     OutcomeUnknown,
     RangeNotFound,
     StoreError,
+    Wanted,
     definite,
 )
 from strandline.node.objectstore.store_health import OperationKind, StoreHealth
@@ -109,6 +110,12 @@ class RetryingStore(ObjectStore):
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         return await self._retry("get_range", key, lambda: self._store.get_range(key, start, length), length)
+
+    async def fill(self, wanted: Sequence[Wanted]) -> list[bool]:
+        # No attempt is given up: its thread would go on writing to memory that its caller has changed since.
+        filled = await self._store.fill(wanted)
+        self.requests["get_range"] += sum(filled)
+        return filled
 
     @property
     def has_files(self) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from strandline.node.objectstore.object_file import Checked, ObjectFile
-from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore
+from strandline.node.objectstore.store import Buffer, NotDone, ObjectNotFound, ObjectStore, Wanted
 from strandline.snapshot.names import PREFIX as SNAPSHOT_PREFIX
 from strandline.statemachine.object_names import PREFIX as LEVEL_ZERO_PREFIX
 from strandline.statemachine.partition.level_one import LEVEL_ONE_PREFIX
@@ -193,6 +193,9 @@ class OwnedStore(ObjectStore):
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         self._check("get_range", key)
         return await self._store.get_range(key, start, length)
+
+    async def fill(self, wanted: Sequence[Wanted]) -> list[bool]:
+        return await self._store.fill(wanted)
 
     @property
     def has_files(self) -> bool:

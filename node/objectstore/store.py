@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strandline.node.objectstore.object_file import Checked, ObjectFile
 
@@ -65,6 +65,14 @@ class OutcomeUnknown(StoreError):
         super().__init__(operation, key, reason, retriable=retriable, cure=cure)
 
 
+class Wanted(NamedTuple):
+    """Bytes of an object, and the memory that they are to go to."""
+
+    key: str
+    pieces: Sequence[tuple[int, memoryview]]
+    """(position in the object, memory), each as long as its memory."""
+
+
 def definite(last: StoreError, unknown: OutcomeUnknown | None) -> StoreError:
     """The error that tells the truth about all attempts: one with an unknown outcome taints the rest."""
     if unknown is None or not isinstance(last, NotDone) or last.operation not in ("put", "delete"):
@@ -95,6 +103,14 @@ class ObjectStore(Protocol):
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         """Exactly `length` (1 or more) bytes from `start`; ObjectNotFound, RangeNotFound if it is shorter."""
+
+    async def fill(self, wanted: Sequence[Wanted]) -> list[bool]:
+        """Read bytes of several objects straight to where they belong, in one go where objects are files.
+
+        Says of each whether all of its memory was filled, and raises nothing: `get_range` tells why not. Once
+        it has returned nothing writes to the memory any more; cancelled, something may.
+        """
+        return [False] * len(wanted)
 
     async def open_file(self, key: str) -> ObjectFile | None:
         """The object's file, held open; None where there is none to be had: read ranges then.

@@ -38,6 +38,12 @@ class DiskFile(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Read `size` bytes, fewer only at the end of the file."""
 
+    def pread_into(self, memory: memoryview, offset: int) -> int:
+        """Read into memory until that is full or the file ends; how many bytes were read."""
+        data = self.pread(len(memory), offset)
+        memory[: len(data)] = data
+        return len(data)
+
     def preallocate(self, size: int) -> None:
         """Let the file have `size` zero bytes for which space is set aside: writing them cannot fail for want
         of it, nor does a later `datasync` have a new length to store."""
@@ -170,6 +176,12 @@ class RealFile(DiskFile):
             size -= len(part)
             offset += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def pread_into(self, memory: memoryview, offset: int) -> int:
+        read = 0
+        while read < len(memory) and (count := os.preadv(self._fd, [memory[read:]], offset + read)):
+            read += count
+        return read
 
     def preallocate(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.node.objectstore.store import NotDone, ObjectNotFound, ObjectStore, RangeNotFound
+from strandline.node.objectstore.store import NotDone, ObjectNotFound, ObjectStore, RangeNotFound, Wanted
 
 
 async def check_contract(store: ObjectStore) -> None:
     """Every promise of the protocol on an empty store; leaves it empty."""
     await check_puts_and_reads(store)
     await check_ranges(store)
+    await check_filling(store)
     await check_listing(store)
     await check_deletion(store)
     await check_bad_calls(store)
@@ -45,6 +46,28 @@ async def check_ranges(store: ObjectStore) -> None:
     with pytest.raises(ObjectNotFound):
         await store.get_range("none", 0, 1)
     await store.delete_many(["ranged"])
+
+
+async def check_filling(store: ObjectStore) -> None:
+    """Memory is filled or said not to be; a store without files leaves all of it to the ranges."""
+    await store.put("one", [bytes(range(100))])
+    await store.put("two", [bytes(range(100, 200))])
+    memory = [memoryview(bytearray(10)) for _ in range(6)]
+    wanted = [
+        Wanted("one", [(5, memory[0]), (90, memory[1])]),
+        Wanted("none", [(0, memory[2])]),
+        Wanted("two", [(91, memory[3]), (0, memory[4])]),
+        Wanted("two", [(90, memory[5])]),
+    ]
+    filled = await store.fill(wanted)
+    assert filled == ([True, False, False, True] if store.has_files else [False] * 4)
+    if store.has_files:
+        assert [bytes(one) for one in (memory[0], memory[1], memory[5])] == [
+            bytes(range(5, 15)),
+            bytes(range(90, 100)),
+            bytes(range(190, 200)),
+        ]
+    await store.delete_many(["one", "two"])
 
 
 async def check_listing(store: ObjectStore) -> None:

@@ -120,6 +120,11 @@ class SimFile:
         self._inode.check_sectors(self._name)
         return bytes(self._inode.live[offset : offset + size])
 
+    def pread_into(self, memory: memoryview, offset: int) -> int:
+        data = self.pread(len(memory), offset)
+        memory[: len(data)] = data
+        return len(data)
+
     def preallocate(self, size: int) -> None:
         self._check()
         self._disk.write("preallocate", self._name, self._inode, 0, bytes(size))
