@@ -23,7 +23,7 @@ from strandline.snapshot.spark.audits import run as audits_run
 from strandline.snapshot.spark.audits.audit import Audit, Frames
 from strandline.snapshot.spark.audits.checks import AUDITS
 from strandline.snapshot.spark.audits.copies import PAIR
-from strandline.snapshot.spark.audits.small import _SETTINGS, SMALL_OFFSETS, held, is_small, settings
+from strandline.snapshot.spark.audits.small import _LITTLE, _MUCH, SMALL_OFFSETS, held, is_small, settings
 from strandline.snapshot.spark.audits.work import local_frame
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_commands import Bootstrap
@@ -64,14 +64,27 @@ def test_a_session_has_its_own_settings_after_it(spark: SparkSession, few: bool)
     own = spark.newSession()  # the settings of the one that tests share stay as they are
 
     def now() -> dict[str, str | None]:
-        return {name: own.conf.get(name, None) for name in _SETTINGS}
+        return {name: own.conf.get(name, None) for name in _LITTLE | _MUCH}
 
     own.conf.set("spark.sql.shuffle.partitions", "7")
     before = now()
     with suppress(KeyError), settings(own, few):
-        assert (now() == _SETTINGS) is few
+        assert now() == before | (_LITTLE if few else _MUCH)
         raise KeyError
     assert now() == before
+
+
+def test_the_driver_collects_no_side_of_a_join_of_much(spark: SparkSession) -> None:
+    """Spark takes what Python makes of one number for as small as that, however much it is."""
+
+    def planned() -> str:
+        many = spark.range(1).mapInArrow(lambda given: given, "id bigint").localCheckpoint()
+        joined = many.join(spark.range(10).mapInArrow(lambda given: given, "id bigint"), "id")
+        return str(joined._jdf.queryExecution().executedPlan().toString())
+
+    with settings(spark, small=False):
+        assert "SortMergeJoin" in planned()
+    assert "BroadcastHashJoin" in planned()  # else the setting guards nothing
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,8 @@ def audit_storages(
     if leave_proofs:
         passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
         audited = {root: _audited(states, root, places[root]) for root in passed}
-        left = publish(spark, storages, passed, found.right(versions), audited, small)
+        with settings(spark, small):
+            left = publish(spark, storages, passed, found.right(versions), audited, small)
     seconds = time.perf_counter() - began
     for kept in (documents, references, batches, replayed, said, stored, compared, *tables.cached):
         kept.unpersist()

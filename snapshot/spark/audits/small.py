@@ -1,8 +1,10 @@
-"""Settings of Spark for an audit of little, where they are better than those for much.
+"""Settings of Spark for audits of little and of much.
 
 Some thousand rows go through hundreds of stages. Compiling each stage to Java takes longer than its rows take
 without, and each task costs more than its rows: on a small cluster both were most of an audit's processor
-time. Where there is more, compiled stages and parallel tasks win.
+time. Where there is more, compiled stages and parallel tasks win, and no side of a join is sent to all tasks
+but by a hint: Spark takes what Python makes of a few numbers for as small as the numbers, so the driver
+collected the rows of all batches, until a task had no room for them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ SMALL_OFFSETS: Final = 200_000
 audit takes some microseconds for each row, which is a few seconds for these."""
 FEW_ROWS: Final = 2_000
 """Most rows of a frame that the driver takes: they are sent with each task that asks for them."""
-_SETTINGS: Final = {
+_LITTLE: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.leafNodeDefaultParallelism": "1",
 }
+_MUCH: Final = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 
 def is_small(states: Iterable[Any]) -> bool:
@@ -55,14 +58,15 @@ def held(frame: DataFrame, small: bool) -> DataFrame:
 
 @contextmanager
 def settings(spark: SparkSession, small: bool) -> Iterator[None]:
-    """Plan what is asked meanwhile for few rows; the session's own settings come back."""
-    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
+    """Plan what is asked meanwhile for few rows, or for many; the session's own settings come back."""
+    ours = _LITTLE if small else _MUCH
+    before = {name: spark.conf.get(name, None) for name in ours}
     try:
-        for name, value in _SETTINGS.items() if small else ():
+        for name, value in ours.items():
             spark.conf.set(name, value)
         yield
     finally:
-        for name, kept in before.items() if small else ():
+        for name, kept in before.items():
             if kept is None:
                 spark.conf.unset(name)
             else:
