@@ -16,6 +16,7 @@ from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.version_task import VersionTask
 from strandline.snapshot.views.sink import Changes
 from strandline.statemachine.controller.controller_commands import (
+    MAX_CUT_BYTES,
     CutOverViews,
     PauseViews,
     ResumeViews,
@@ -85,12 +86,12 @@ class _Lasting:
         if pause is None or pause.number != self._number:
             return False
         if self._task.around.monotonic() > self._until:
-            self._ask_for_its_end()
+            self.end()
             self.renew()
         return True
 
-    def _ask_for_its_end(self) -> None:
-        """A cutover that comes later is void."""
+    def end(self) -> None:
+        """Ask for its end: a cutover that comes later is void."""
         task = self._task
         try:
             task.link.submit(ResumeViews(task.program, task.attempt, self._number))
@@ -115,6 +116,12 @@ def _stop(task: VersionTask, pause: Pause, lasting: _Lasting) -> None:
     if said or task.committed != task.inputs.position:
         task.commit(said)
     reached = pack_reached(task.cut(), task.digests())
+    if len(reached) > MAX_CUT_BYTES:
+        log.warning(
+            "a pause of %s ends: %d bytes of its cut are too many to be told", task.program, len(reached)
+        )
+        lasting.end()
+        return
     try:
         task.link.submit(ViewsPaused(task.program, task.attempt, task.worker, pause.number, reached))
     except NodeRefuses as refused:
@@ -205,6 +212,12 @@ def _cut_over(task: VersionTask, laps: Laps) -> bool:
         task.shut_out_live()
     elif program.live is not None:
         wanted = pack_reached(task.cut(), {})
+        if len(pack_reached(task.cut(), task.digests())) > MAX_CUT_BYTES:
+            raise CannotRun(
+                f"TOO_MANY_PARTITIONS: the inputs have {len(task.cut()):,} partitions, more than a pause can "
+                f"have offsets of: make several programs of it, or `strandline view stop {task.program}` and "
+                "apply this version again"
+            )
         number = task.link.submit(PauseViews(task.program, task.attempt, task.worker, wanted))
         reached = _reached(task, number, laps.began + STOP_SECONDS)
         if reached is None:

@@ -21,6 +21,7 @@ from strandline.node.admin.pages import only
 from strandline.node.admin.source import AdminSource
 from strandline.node.controller.client import Unavailable
 from strandline.statemachine.controller.controller_commands import (
+    MAX_CUT_BYTES,
     ApplyViews,
     CancelViews,
     DropViews,
@@ -34,6 +35,12 @@ from strandline.statemachine.machine import Corruption
 
 SUBMIT_SECONDS: Final = REQUEST_SECONDS / 2
 REPLICAS: Final = 3
+CUT_BYTES: Final = MAX_CUT_BYTES * 3 // 4
+"""Of a cut, which names each input and has an offset of each partition; in a pause one entry of the
+controller's log has it, and digests of operators."""
+_PARTITION_BYTES: Final = 12
+_TOPIC_BYTES: Final = 6
+"""Of a partition's number and offset at most, and of a topic beside its name."""
 STOP_ATTEMPTS: Final = 5
 """A process that begins again and again is another one each time."""
 _SYSTEM: Final = random.SystemRandom()
@@ -94,9 +101,31 @@ class ViewsApi:
         replicas = min(REPLICAS, sum(not node.fenced for node in machine.nodes.values()))
         command = _command(body, max(1, replicas), machine.applied_index)
         sinks = [sink for _, _, _, _, sink in command.views]
-        if (reason := self._source.views.no_space(command.program, sinks)) is not None:
+        reason = self._unfit(command) or self._source.views.no_space(command.program, sinks)
+        if reason is not None:
             return refusal(409, reason)
         return await self._submit(command, "attempt", {"program": command.program})
+
+    def _unfit(self, command: ApplyViews) -> str | None:
+        """The reason why a program could be filled, and not be kept up to date once it is live."""
+        machine = self._source.controller.machine
+        program = machine.view_programs.get(command.program)
+        own = {view.topic for view in program.live.views} if program and program.live else set[str]()
+        if read := sorted(own.intersection(command.inputs)):
+            return (
+                f"RECURSIVE_VIEW: topic '{read[0]}' is a view's of this program's live version, and would be "
+                "gone, or another's, once this version is live: read what that view reads, or apply this "
+                "program under another name."
+            )
+        topics = [topic for name in {*command.inputs} if (topic := machine.topic(name)) is not None]
+        count = sum(len(topic.partitions) for topic in topics)
+        if _PARTITION_BYTES * count + sum(_TOPIC_BYTES + len(topic.name) for topic in topics) > CUT_BYTES:
+            return (
+                f"TOO_MANY_PARTITIONS: the inputs have {count:,} partitions together, and a program reads "
+                f"some {CUT_BYTES // _PARTITION_BYTES:,} at most, fewer where topics have long names: make "
+                "several of it, or read topics of fewer partitions."
+            )
+        return None
 
     async def cancel(self, request: Request) -> Response:
         """End the attempt that is under way."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from strandline.node.admin import views
 from strandline.node.admin.view_metrics import STATES
 from strandline.statemachine.controller.controller_commands import CutOverViews, StartViewWorker
 from strandline.statemachine.controller.view_state import is_hidden
@@ -62,6 +63,27 @@ async def test_what_is_no_program_is_refused_and_the_controllers_refusals_are_to
         assert "NO_SPACE" in refused(await post(client, VIEWS, PROGRAM), 409)
         assert {topic.name for topic in node.machine.topics} == topics
         assert not node.machine.view_programs
+
+
+@on_loop
+async def test_what_could_not_go_on_once_it_is_live_is_refused(tmp_path: Path) -> None:
+    async with small_node(tmp_path) as (node, _, client):
+        attempt = (await post(client, VIEWS, PROGRAM)).json()["attempt"]
+        for command in (StartViewWorker("p", attempt, False, 70), CutOverViews("p", attempt, 70, 0, "state")):
+            assert isinstance(await node.controller.submit(command, 10.0), int)
+        # The cutover to this version would delete the topic that it reads.
+        another = {**PROGRAM, "views": [{**VIEW, "view": "w", "topic": "more"}], "inputs": ["orders", "out"]}
+        assert "RECURSIVE_VIEW: topic 'out'" in refused(await post(client, VIEWS, another), 409)
+        assert (await post(client, VIEWS, {**another, "program": "q"})).status == 200
+        orders = node.machine.topic("orders")
+        assert orders is not None
+        third = {**PROGRAM, "program": "r", "views": [{**VIEW, "topic": "third"}], "inputs": ["orders"] * 9}
+        fits = 12 * len(orders.partitions) + 12
+        with patch.object(views, "CUT_BYTES", fits - 1):
+            answer = refused(await post(client, VIEWS, third), 409)
+            assert f"TOO_MANY_PARTITIONS: the inputs have {len(orders.partitions)} partitions" in answer
+        with patch.object(views, "CUT_BYTES", fits):
+            assert (await post(client, VIEWS, third)).status == 200
 
 
 @on_loop

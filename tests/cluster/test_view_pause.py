@@ -18,7 +18,9 @@ from strandline.cluster.view_worker.reached import pack_reached, unpack_reached
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.steps import CannotRun
 from strandline.cluster.view_worker.version_task import VersionTask
+from strandline.node.admin.views import CUT_BYTES
 from strandline.statemachine.controller.controller_commands import (
+    MAX_CUT_BYTES,
     CutOverViews,
     PauseViews,
     ResumeViews,
@@ -176,6 +178,36 @@ def test_the_live_version_stops_at_the_cut_that_is_asked_for_in_one_transaction(
     while task.go_on():
         pass
     assert cluster.table("totals") == cluster.totals(f"view.p.{CREATED}")
+
+
+def test_the_largest_cut_that_is_begun_with_can_be_told() -> None:
+    assert CUT_BYTES // 12 > 4000, "so docs/views.md says"
+    digests = {f"{number:064x}": bytes(16) for number in range(300)}
+    for name, partitions in (("t", (CUT_BYTES - 7) // 12), ("t" * 249, 1)):
+        each = 12 * partitions + 6 + len(name)
+        topics = [f"{number:03}{name[3:]}" if len(name) > 1 else name for number in range(CUT_BYTES // each)]
+        cut = {(topic, number): (1 << 63) - 1 for topic in topics for number in range(partitions)}
+        packed = pack_reached(cut, digests)
+        assert len(packed) <= MAX_CUT_BYTES
+        assert unpack_reached(packed) == (cut, digests)
+
+
+def test_a_cut_that_is_too_large_ends_the_attempt_and_no_process(
+    cluster: PlayedCluster, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may have grown since the version was begun."""
+    task = filled(cluster)
+    monkeypatch.setattr(phases, "MAX_CUT_BYTES", 40)
+    with pytest.raises(CannotRun, match="TOO_MANY_PARTITIONS: the inputs have 2 partitions"):
+        phases._cut_over(task, Laps(task.around.monotonic))
+    assert "PauseViews" not in controller.done
+    live = cluster.process(LIVE)
+    live.sinks.follow(all_sinks=True)
+    pause = Pause(4, pack_reached({}, {}), None)
+    cluster.program = cluster.program._replace(pause=pause)
+    phases._stop(live, pause, phases._Lasting(live, pause.number))
+    assert controller.done[-1] == "ResumeViews"
+    assert "ViewsPaused" not in controller.done
 
 
 class Gone(Exception):

@@ -407,7 +407,7 @@ def test_of_two_queries_with_one_name_the_second_is_refused_before_it_writes(
     one.start()
     one.done = 1  # its driver died before Spark had noted the batch
     one.batch()
-    # What a release left that did not know Spark's ids is anybody's.
+    # What a release left that did not know Spark's ids may be this query's.
     old = play(cluster, "earlier")
     old.spark_id = ""
     old.batch()
