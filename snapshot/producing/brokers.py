@@ -139,8 +139,9 @@ class Brokers:
         """As `expect`, for a topic whose name another may have had until just now.
 
         Records go by names. Where neither the coordinator of their transaction nor a leader knew of that,
-        they would come into the other topic. So the coordinator is asked: a transaction has topics by their
-        ids, and a leader takes no records for one that the coordinator has not added.
+        they would come into the other topic. So the coordinator is asked, and so is another that has its
+        place from then on: a transaction has topics by their ids, and a leader takes no records for one that
+        the coordinator has not added.
         """
         if topic in self._agreed and self._ids[topic] == topic_id:
             return
@@ -152,12 +153,16 @@ class Brokers:
 
     def _agrees(self, topic: str, transactional_id: str) -> bool:
         try:
-            coordinator = self._coordinator(TRANSACTION, transactional_id)
-            answer = self.ask(coordinator, METADATA, metadata_request([topic]))
+            return self._knows(self._coordinator(TRANSACTION, transactional_id), [topic])
         except ConnectionLost:
             self.forget(TRANSACTION, [transactional_id])
             return False
-        return any(one.topic_id == self._ids[topic] for one in answer.topics)
+
+    def _knows(self, address: Address, topics: Sequence[str]) -> bool:
+        """Whether a broker knows topics by the ids that they have now. Raises ConnectionLost."""
+        answer = self.ask(address, METADATA, metadata_request(topics))
+        told = {one.name: one.topic_id for one in answer.topics}
+        return all(told.get(topic) == self._ids[topic] for topic in topics)
 
     def _learn_topic(self, topic: str, *, expected: bool) -> None:
         deadline = self.deadline()
@@ -257,7 +262,10 @@ class Brokers:
             if answer.error_code not in RETRIABLE:
                 raise SinkError(f"no coordinator of {name!r}: {answer.error_code.name}")
             raise ConnectionLost(f"no coordinator: {answer.error_code.name}")
-        found = self._coordinators[kind, name] = Address(answer.host, answer.port)
+        found = Address(answer.host, answer.port)
+        if kind == TRANSACTION and self._ids and not self._knows(found, [*self._ids]):
+            raise ConnectionLost(f"coordinator {found} does not know yet which topics have their names")
+        self._coordinators[kind, name] = found
         return found
 
     def by_coordinator(self, kind: int, names: Iterable[str]) -> Iterator[tuple[Address, list[str]]]:
