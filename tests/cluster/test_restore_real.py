@@ -25,6 +25,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from strandline.cluster.admin_client import AdminClient as Http
 from strandline.cluster.failure import CommandFailed
@@ -32,6 +33,8 @@ from strandline.cluster.local import LocalCluster
 from strandline.cluster.local_files import RESTORING
 from strandline.node.objectstore.storage_owner import KEY
 from strandline.node.restore import take_over
+from strandline.snapshot.spark.options import SourceError
+from strandline.snapshot.spark.source import SCHEMA, StrandlineSource
 from strandline.statemachine.controller.restored_controller import TERMS
 from tests.cluster.command import Done, as_json, strandline
 from tests.cluster.real_cluster import RealCluster, running_cluster, wait
@@ -383,6 +386,51 @@ def test_what_was_acknowledged_seconds_ago_is_restored_without_any_checkpoint(
     assert restored["missing_seconds"] < 3600
     assert read(cluster) == acknowledged
     assert committed(cluster) == dict.fromkeys(range(PARTITIONS), 12)
+
+
+def test_a_stream_and_an_export_notice_that_what_they_read_is_gone(
+    cluster: RealCluster,
+    run: Any,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The restored cluster has more records by then than they have read."""
+    storage = cluster.description.storage
+
+    def reader(fail: str) -> Any:
+        given = {"url": storage, "topic": TOPIC, "failOnDataLoss": fail}
+        return StrandlineSource(given).streamReader(SCHEMA)
+
+    def at(offsets: dict[str, Any]) -> dict[int, int]:
+        return {int(number): offset for number, offset in offsets[TOPIC].items() if number.isdigit()}
+
+    def is_published() -> bool:
+        return at(reader("true").latestOffset({}, ReadAllAvailable())) == ends(cluster)
+
+    def export() -> Done:
+        target = ("--to", str(tmp_path / "lake"), "--storage", storage)
+        return strandline(capfd, monkeypatch, "export", TOPIC, *target)
+
+    point, kept = checkpoint(cluster)["restore_point"], ends(cluster)
+    produce(cluster, ["read and lost"] * 9)
+    wait(is_published, 20.0)
+    begun = reader("true").latestOffset({}, ReadAllAvailable())
+    assert export().status == 0
+    lose(cluster)
+    assert run("--point", str(point)).status == 0
+    assert ends(cluster) == kept
+    produce(cluster, ["another"] * 18)
+    wait(is_published, 20.0)
+    with pytest.raises(SourceError, match="the cluster was restored, and has other records from offset"):
+        reader("true").latestOffset(begun, ReadAllAvailable())
+    going_on = reader("false")
+    back = going_on.latestOffset(begun, ReadAllAvailable())
+    assert at(back) == kept
+    assert at(going_on.latestOffset(back, ReadAllAvailable())) == ends(cluster)
+    refused = export()
+    assert refused.status == 1
+    assert "the cluster was restored, and has other records from offset" in refused.err
 
 
 def test_what_cannot_be_cloned_is_refused_before_anything_is_copied(
