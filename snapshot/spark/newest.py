@@ -27,6 +27,7 @@ from strandline.snapshot.storage import ObjectMissing, Storage
 from strandline.snapshot.tail_document import PREFIX as TAILS_PREFIX
 from strandline.statemachine.controller import controller_snapshot
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP, ControllerState, Topic
+from strandline.statemachine.controller.view_state import is_hidden
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
 
 LISTINGS: Final = 3
@@ -312,7 +313,7 @@ def wanted_places(state: ControllerState, options: ReadOptions) -> Iterator[Plac
     """The wanted partitions that there are; topics that match a pattern come in the order of names."""
     topics = dict(options.topics)
     if options.pattern is not None:
-        matching = sorted(filter(options.pattern.fullmatch, state.by_name.keys() - INTERNAL_TOPICS))
+        matching = sorted(filter(options.pattern.fullmatch, _shown(state)))
         topics = dict.fromkeys(matching, options.pattern_partitions)
     for name, chosen in topics.items():
         topic = state.by_name.get(name)
@@ -334,4 +335,10 @@ def cure(options: ReadOptions) -> str:
 
 
 def _there(state: ControllerState) -> str:
-    return ", ".join(sorted(state.by_name.keys() - INTERNAL_TOPICS)) or "none"
+    return ", ".join(sorted(_shown(state))) or "none"
+
+
+def _shown(state: ControllerState) -> set[str]:
+    """The topics that clients are told of: no internal ones, and none that a version of views is filled into,
+    which is half a view, and gets another name or goes."""
+    return {name for name in state.by_name.keys() - INTERNAL_TOPICS if not is_hidden(name)}

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from strandline.snapshot.names import group_prefix
 from strandline.snapshot.spark import stream
+from strandline.snapshot.spark.newest import NewestCheckpoints, wanted_places
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.source import SCHEMA, StrandlineSource
 from strandline.snapshot.spark.stream import StrandlineStreamReader
@@ -33,14 +34,16 @@ from strandline.snapshot.spark.stream_tasks import StreamSplit
 from strandline.snapshot.spark.views import PartitionView, partition_views
 from strandline.snapshot.storage import StorageError, open_storage
 from strandline.snapshot.tail_document import tails_prefix
-from strandline.statemachine.controller.controller_commands import DeleteTopic
+from strandline.statemachine.controller.controller_commands import ApplyViews, DeleteTopic
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.controller.restored_controller import TERMS
+from strandline.statemachine.controller.view_state import is_hidden
 from strandline.statemachine.partition.partition_commands import Checkpoint, SetStartOffset
 from tests.spark.collected_cluster import build_collected, collect, reconcile_all, write
 from tests.spark.planned import TOPICS, Place, readable
 from tests.spark.stored_cluster import CLUSTER, LEASE_MS, StoredCluster, StoredRecord, build_cluster
 from tests.spark.transactional_cluster import build_transactional
+from tests.statemachine.controller_harness import topic_id
 
 BATCHES = 10_000
 """More micro-batches than any query here has."""
@@ -376,6 +379,20 @@ def test_a_pattern_may_match_nothing_yet(own: StoredCluster) -> None:
     assert query.found == readable(own, "newer")
     with pytest.raises(SourceError, match="'never', and matches no whole name"):
         partition_views(open_storage(own.url), parse({"url": own.url, "subscribePattern": "never"}))
+
+
+def test_a_topic_that_is_filled_out_of_sight_matches_no_pattern(own: StoredCluster) -> None:
+    """It has half a view, and gets another name at the cutover, or goes: the query would end."""
+    view = ("totals", "totals", topic_id(99), 1, "a" * 64)
+    own.control(ApplyViews("program", 7, "CREATE VIEW ...", (view,), ("orders",), 1, 0))
+    own.checkpoint()
+    storage = open_storage(own.url)
+    state = NewestCheckpoints(storage, None).controller()
+    assert [name for name in state.by_name if is_hidden(name)]
+    wanted = wanted_places(state, parse({"url": own.url, "subscribePattern": ".*"}))
+    assert {topic.name for topic, _ in wanted} == {"orders", "clicks", "visits"}
+    with pytest.raises(SourceError, match=r"but there is clicks, orders, visits$"):
+        partition_views(storage, parse({"url": own.url, "subscribePattern": "never"}))
 
 
 def test_available_now_ends_where_the_log_was_when_it_began(own: StoredCluster) -> None:
