@@ -159,7 +159,10 @@ def still_there(start: Offsets, topics: Mapping[str, Topic]) -> tuple[Offsets, l
 
 
 def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionView], list[str]]:
-    """The part of each partition that a batch reads, and what of it is lost."""
+    """The part of each partition that a batch reads, and what of it is lost.
+
+    Raises SourceError where a view is older than the batch: its records are not lost, and would be left out.
+    """
     wanted, lost = [], []
     for name, topic in end.items():
         before = start.get(name)
@@ -177,6 +180,11 @@ def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionVi
             if view.first > begin:
                 lost.append(
                     f"{name}-{number}: records below offset {view.first} were deleted, {begin} was next"
+                )
+            if view.end < last and is_older(topic, view):
+                raise SourceError(
+                    f"{name}-{number} ends at offset {view.end} in what is published now, and a newer state "
+                    f"had {last}: start the query again once its leader has published that"
                 )
             if view.end < last:
                 lost.append(f"{name}-{number}: it ends at offset {view.end} now, and was read up to {last}")

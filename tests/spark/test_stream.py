@@ -592,6 +592,24 @@ def test_an_older_state_than_was_read_is_waited_for_and_nothing_is_read_again(
     assert query.found == readable(own, "clicks")
 
 
+def test_a_batch_whose_records_an_older_state_does_not_have_waits_for_them(
+    own: StoredCluster, tmp_path: Path
+) -> None:
+    older = build_cluster(tmp_path / "older", batches_a_round=2)
+    write(own, own.partitions["clicks", 0], count=5)
+    own.checkpoint()
+    query = Query(own, topic="clicks", failOnDataLoss="false")
+    assert query.plan_batch()
+    query.options["url"] = older.url
+    with pytest.raises(
+        SourceError, match=r"clicks-0 ends at offset \d+ in what is published now, and a newer"
+    ):
+        query.restart()
+    query.options["url"] = own.url
+    query.restart()
+    assert query.found == readable(own, "clicks")
+
+
 def test_offsets_of_another_source_are_refused(own: StoredCluster) -> None:
     reader = Query(own, topic="clicks").reader
     for foreign in (
