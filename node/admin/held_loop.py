@@ -1,7 +1,7 @@
 """Attribution of the event loop's lag to a part of the node, which a histogram alone cannot give.
 
-A thread looks whether the timer of `LoopLag` rang when it was due. If not, it looks every few milliseconds
-which function the loop's thread is in, until the timer rings: the outermost of this package, which is the
+A thread sleeps while each tick comes when it is due. If one does not, the thread looks every few milliseconds
+which function the loop's thread is in, until the tick comes: the outermost of this package, which is the
 callback or the task that does not end. Where the loop's thread is in none of them, the system or another
 thread has it.
 """
@@ -9,14 +9,17 @@ thread has it.
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
-from threading import Event, Thread, get_ident
+from threading import Thread, get_ident
 from types import FrameType
 from typing import Final
 
+from strandline.node.runtime.kernel_timer import KernelTimer
+
 LATE: Final = 0.02
-"""Seconds behind its time from which a timer counts as held up."""
+"""Seconds behind its time from which a tick counts as held up."""
 SAMPLE: Final = 0.01
 MAX_PARTS: Final = 64
 """Parts that are counted by name; the rest counts as `other`."""
@@ -47,46 +50,47 @@ class HeldLoop:
         self.longest: dict[str, float] = {}
         self._clock = clock
         self._due: float | None = None
-        self._woken = Event()
-        """Ends a wait of the thread: what it looked into is over, or the watch is."""
-        self._looks = False
+        self._due_since = 0.0
+        self._late: KernelTimer | None = None
+        """It rings when a tick is late, and each tick sets it anew."""
         self._stopped = False
         self._watched = 0
 
     def start(self) -> None:
-        """Watch the calling thread."""
+        """Watch the calling thread, where the system has a timer for that."""
         self._watched = get_ident()
-        Thread(target=self._watch, name="held-loop", daemon=True).start()
+        try:
+            self._late = KernelTimer()
+        except OSError:
+            return
+        Thread(target=self._watch, args=(self._late,), name="held-loop", daemon=True).start()
 
     def stop(self) -> None:
         """Stop watching."""
         self._stopped = True
-        self._woken.set()
+        late, self._late = self._late, None
+        if late is not None:
+            late.set(SAMPLE)
 
     def due(self, at: float) -> None:
-        """The timer is to ring then, by the clock."""
-        self._due = at
-        if self._looks:
-            # Else the thread sleeps, and finds the new time by itself: to wake it each time would cost more
-            # than all the rest of the watch.
-            self._woken.set()
+        """The next tick is to come then, by the clock."""
+        self._due_since, self._due = self._clock(), at
+        if self._late is not None:
+            self._late.set(max(at - self._due_since, 0.0) + LATE)
 
-    def _watch(self) -> None:
+    def _watch(self, late: KernelTimer) -> None:
         while not self._stopped:
-            due, now = self._due, self._clock()
-            # What ended a look must not end the next sleep, and all those behind it.
-            self._woken.clear()
-            if due is None or now < due + LATE:
-                self._woken.wait(LATE if due is None else due + LATE - now)
-                continue
-            self._looks = True
+            late.wait()
+            due = self._due
+            if due is None or self._clock() < due:
+                continue  # the tick came as this thread woke
             seen: Counter[str] = Counter()
             while self._due == due and not self._stopped:
                 seen[part_of(sys._current_frames().get(self._watched))] += 1
-                self._woken.wait(SAMPLE)
-            self._looks = False
+                time.sleep(SAMPLE)
             if seen:
-                self.note(seen, self._clock() - due)
+                self.note(seen, (self._clock() if self._due == due else self._due_since) - due)
+        late.close()
 
     def note(self, seen: Counter[str], held: float) -> None:
         """The loop was held up for this long, and was seen in these parts meanwhile."""

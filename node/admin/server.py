@@ -105,7 +105,7 @@ class AdminServer:
         """Answer requests. Raises AdminListenError when `bind` was left to it and fails."""
         listening = self.bind()
         loop = asyncio.get_running_loop()
-        self.lag = LoopLag(loop, time.perf_counter)
+        self.lag = LoopLag(self._broker.host.ticker, time.perf_counter)
         answered: Counter[int] = Counter()
         if self._tls is not None:
             self._keeper = TlsKeeper(self._tls, "the HTTP port", loop=loop)

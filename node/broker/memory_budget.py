@@ -20,6 +20,7 @@ from strandline.node.level_one.reader import LevelOneReader
 from strandline.node.level_one.worker_builder import WorkerBuilder
 from strandline.node.level_zero.cache import BatchCache
 from strandline.node.runtime.allocator import give_back_memory
+from strandline.node.runtime.rounds import until_round
 
 MIB: Final = 1024 * 1024
 
@@ -115,7 +116,7 @@ class MemoryBudget:
 
     def start(self) -> None:
         """Look from now on, every LOOK_SECONDS."""
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._tick)
+        self._timer = self._loop.call_later(until_round(self._loop, LOOK_SECONDS), self._tick)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -163,7 +164,7 @@ class MemoryBudget:
         self._giving_back = self._loop.run_in_executor(self._executor, self._give_back)
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._tick)
+        self._timer = self._loop.call_later(until_round(self._loop, LOOK_SECONDS), self._tick)
         self.look()
 
 

@@ -24,6 +24,7 @@ from strandline.node.compaction.log_upkeep import LogUpkeep
 from strandline.node.compaction.pace import Pace
 from strandline.node.compaction.publisher import CompactionPublisher
 from strandline.node.compaction.replica_log import ReplicaLog
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
 
@@ -124,7 +125,7 @@ class CompactionUpkeep:
         """Look every second, and work, for as long as the node lives."""
         loop, worked = self._context.loop, False
         while True:
-            await asyncio.sleep(0 if worked else look_seconds(LOOK_SECONDS, len(self._kept)))
+            await next_round(0 if worked else look_seconds(LOOK_SECONDS, len(self._kept)))
             began = loop.time()
             try:
                 worked = await self.step()

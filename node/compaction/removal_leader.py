@@ -19,6 +19,7 @@ from strandline.node.compaction.reports import ReplicaLogs, Reports
 from strandline.node.controller.client import ControllerClient
 from strandline.node.raft.configuration import Configuration
 from strandline.node.refusal import Refusal
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, DELETE_RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -177,7 +178,7 @@ class RemovalLeader:
     async def _run(self) -> None:
         context = self._context
         while True:
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(context.compaction.logs)))
+            await next_round(look_seconds(LOOK_SECONDS, len(context.compaction.logs)))
             await self.look()
 
     async def look(self) -> None:

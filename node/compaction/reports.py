@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from strandline.node.compaction.removal_minimum import Ends
 from strandline.node.rpc import CallFailed
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.partition import PartitionStateMachine
 
@@ -172,7 +173,7 @@ class Reports:
     async def _run(self) -> None:
         all_at = self._loop.time() + TELL_ALL_SECONDS
         while True:
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._logs.logs)))
+            await next_round(look_seconds(LOOK_SECONDS, len(self._logs.logs)))
             everything = self._loop.time() >= all_at
             if everything:
                 all_at = self._loop.time() + TELL_ALL_SECONDS

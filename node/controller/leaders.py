@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
 from strandline.node.rpc import MeshCalls
+from strandline.node.runtime.rounds import until_round
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class LeaderTable:
 
     def start(self) -> None:
         """Begin to tell the other nodes, every few seconds, the groups that this node leads."""
-        self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
+        self._timer = self._loop.call_later(until_round(self._loop, TELL_ALL_SECONDS), self._tell_all)
 
     def close(self) -> None:
         """Stop sending."""
@@ -137,7 +138,7 @@ class LeaderTable:
             callback()
 
     def _tell_all(self) -> None:
-        self._timer = self._loop.call_later(TELL_ALL_SECONDS, self._tell_all)
+        self._timer = self._loop.call_later(until_round(self._loop, TELL_ALL_SECONDS), self._tell_all)
         payload = [True, self._led()]
         for peer in self._peers:
             self._calls.tell(peer, LED, payload)

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 
+from strandline.node.runtime.rounds import next_round
+
 
 class PeriodicPart(ABC):
     """A part of a node that looks whether there is something to do, from `start` to `close`."""
@@ -33,7 +35,7 @@ class PeriodicPart(ABC):
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds)
+            await next_round(self._seconds)
             try:
                 await self._look()
             except Exception:

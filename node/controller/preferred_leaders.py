@@ -16,6 +16,7 @@ from typing import Final
 from strandline.node.controller.client import ControllerClient
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host import RaftHost
+from strandline.node.runtime.rounds import until_round
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class PreferredLeaders:
 
     def start(self) -> None:
         """Begin to look."""
-        self._timer = self._loop.call_later(STEP_SECONDS, self._step)
+        self._timer = self._loop.call_later(until_round(self._loop, STEP_SECONDS), self._step)
 
     def close(self) -> None:
         """Hand nothing over any more."""
@@ -65,7 +66,7 @@ class PreferredLeaders:
             self._timer.cancel()
 
     def _step(self) -> None:
-        self._timer = self._loop.call_later(STEP_SECONDS, self._step)
+        self._timer = self._loop.call_later(until_round(self._loop, STEP_SECONDS), self._step)
         now = self._host.now()
         self._look_at_nodes(now)
         if self._under_way is not None and self._under_way.transfer_target is not None:

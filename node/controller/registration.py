@@ -18,6 +18,7 @@ from strandline.node.controller.client import RETRY_SECONDS, ControllerClient, U
 from strandline.node.controller.cluster_epoch import ClusterEpoch
 from strandline.node.controller.controller_leader import HEARTBEAT, LEAVING
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.node.runtime.rounds import next_round
 from strandline.statemachine.controller import feature_levels
 from strandline.statemachine.controller.controller import Result
 from strandline.statemachine.controller.controller_commands import RegisterNode
@@ -125,7 +126,7 @@ class Registration:
             await self._beat()
             if self._told != self._allowed_rack():
                 await self._register()
-            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await next_round(HEARTBEAT_SECONDS)
 
     def _allowed_rack(self) -> str:
         """The rack as the cluster's feature level lets it be told; a level that rose lets more be told."""

@@ -20,6 +20,7 @@ from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.host import RaftHost
 from strandline.node.rpc import CallFailed, MeshCalls
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import look_seconds
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.internal_topics import INTERNAL_TOPICS
@@ -214,7 +215,7 @@ class CollectableEpochs:
     async def _run(self) -> None:
         look_at = self._loop.time()
         while True:
-            await asyncio.sleep(TELL_SECONDS)
+            await next_round(TELL_SECONDS)
             if self._loop.time() >= look_at:
                 look_at = self._loop.time() + look_seconds(TELL_SECONDS, len(self._partitions)) / 2
                 await self._look()

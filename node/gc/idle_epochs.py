@@ -19,6 +19,7 @@ from strandline.node.config.node_config import CollectorSection
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.partition.writer import EpochSource
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import look_seconds
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
@@ -69,7 +70,7 @@ class IdleEpochs:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._partitions)))
+            await next_round(look_seconds(LOOK_SECONDS, len(self._partitions)))
             await self._look()
 
     async def _look(self) -> None:

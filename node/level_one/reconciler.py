@@ -33,6 +33,7 @@ from strandline.node.level_one.plan import (
     page,
 )
 from strandline.node.level_one.retry_backoff import RetryBackoff
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent
@@ -111,7 +112,7 @@ class Reconciler:
         worked = False
         while True:
             partitions = 0 if worked else len(self._context.partitions)
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, partitions))
+            await next_round(look_seconds(LOOK_SECONDS, partitions))
             began = loop.time()
             try:
                 worked = await self.step()

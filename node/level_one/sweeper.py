@@ -9,7 +9,6 @@ orphan from an object that may yet be registered. No object is ever deleted by i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Sequence
@@ -21,6 +20,7 @@ from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.partition.level_one import level_one_name, parse_level_one_name, partition_prefix
 from strandline.statemachine.partition.partition_commands import ForgetRemoved
@@ -78,7 +78,7 @@ class Sweeper:
     async def run(self) -> None:
         """Delete objects that are due, until the node stops."""
         while True:
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
+            await next_round(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
             await self.step()
 
     async def step(self) -> None:

@@ -9,7 +9,6 @@ clock does not come back.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label
 from strandline.node.level_one.level_one_measures import UpkeepMeasures
+from strandline.node.runtime.rounds import next_round
 from strandline.node.runtime.slices import in_slices, look_seconds
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
@@ -107,7 +107,7 @@ class TopicRetention:
     async def run(self) -> None:
         """Look at each partition every `check_seconds`, for as long as the node lives."""
         while True:
-            await asyncio.sleep(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
+            await next_round(look_seconds(LOOK_SECONDS, len(self._context.partitions)))
             await self.step()
 
     async def step(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from strandline.node.objectstore.retries import RetryingStore
 from strandline.node.objectstore.store import ObjectStore, StoreError
 from strandline.node.objectstore.store_health import OperationKind
+from strandline.node.runtime.rounds import next_round
 
 LOOK_SECONDS: Final = 1.0
 IDLE_SECONDS: Final = 30.0
@@ -53,7 +54,7 @@ class StoreWatch:
     async def _run(self) -> None:
         health, tried_at = self._store.health, float("-inf")
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await next_round(LOOK_SECONDS)
             health.look()
             now = self._loop.time()
             troubles = health.troubles()

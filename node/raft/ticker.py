@@ -38,6 +38,16 @@ class TickerHost(Protocol):
     def guard(self, group: RaftGroup, call: Callable[..., object], *args: Any) -> None: ...
 
 
+class TickWatch(Protocol):
+    """Whoever wants to know how late ticks are."""
+
+    def planned(self, seconds: float) -> None:
+        """The next tick is to come in so many seconds."""
+
+    def ticked(self) -> None:
+        """It came."""
+
+
 class Ticker:
     """Time, twice a heartbeat."""
 
@@ -45,6 +55,7 @@ class Ticker:
         self._host = host
         self.active: dict[int, RaftGroup] = {}
         """Groups that the timer looks at."""
+        self.watch: TickWatch | None = None
         self.stalled = False
         """As of the last tick the disk had not finished a write for two election timeouts."""
         self._first: dict[int, RaftGroup] = {}
@@ -84,6 +95,9 @@ class Ticker:
 
     def tick(self) -> None:
         clock, tick_seconds = self._host.clock, self._host.config.tick_seconds
+        if self.watch is not None:
+            self.watch.ticked()
+            self.watch.planned(tick_seconds)
         self._timer = self._host.loop.call_later(tick_seconds, self.tick)
         now = clock.now()
         clock.notice_gap(now)

@@ -10,6 +10,7 @@ from typing import Any
 
 from strandline.node.admin.held_loop import MAX_PARTS, OTHER, SYSTEM, HeldLoop, part_of
 from strandline.node.admin.loop_lag import LoopLag
+from tests.admin.ticks import TICK_SECONDS, Ticks
 
 SLOW = """
 class Slow:
@@ -29,7 +30,7 @@ def test_a_callback_that_does_not_end_is_named_by_its_outermost_function() -> No
 
     async def main() -> LoopLag:
         loop = asyncio.get_running_loop()
-        lag = LoopLag(loop, time.perf_counter)
+        lag = LoopLag(Ticks(), time.perf_counter)
         lag.start()
         await asyncio.sleep(0.15)
         loop.call_soon(namespace["Slow"]().turn)
@@ -39,14 +40,15 @@ def test_a_callback_that_does_not_end_is_named_by_its_outermost_function() -> No
 
     held = asyncio.run(main()).held
     assert max(held.seconds, key=lambda part: held.seconds[part]) == "raft.host.Slow.turn"
-    # The timer was due somewhere in the callback's 0.35 s.
+    # A tick was due somewhere in the callback's 0.35 s.
     assert 0.1 < held.longest["raft.host.Slow.turn"] < 1.0
 
 
 def test_where_no_part_of_the_node_runs_the_system_is_named() -> None:
     async def main() -> LoopLag:
-        lag = LoopLag(asyncio.get_running_loop(), time.perf_counter)
+        lag = LoopLag(Ticks(), time.perf_counter)
         lag.start()
+        await asyncio.sleep(1.5 * TICK_SECONDS)
         time.sleep(0.3)  # noqa: ASYNC251
         await asyncio.sleep(0.15)
         lag.stop()
@@ -64,8 +66,9 @@ def test_the_watch_sleeps_once_what_held_the_loop_up_is_over() -> None:
         return time.perf_counter()
 
     async def main() -> int:
-        lag = LoopLag(asyncio.get_running_loop(), clock)
+        lag = LoopLag(Ticks(), clock)
         lag.start()
+        await asyncio.sleep(1.5 * TICK_SECONDS)
         time.sleep(0.3)  # noqa: ASYNC251
         await asyncio.sleep(0.15)
         before = looks

@@ -208,7 +208,7 @@ async def test_a_thousand_partitions_do_not_hold_up_the_loop(tmp_path: Path) -> 
     """Everything between two steps of another task is what a request would have waited."""
     async with small_node(tmp_path, {}) as (node, _, _):
         node.partitions[:] = [_a_partition(number) for number in range(1000)]
-        metrics = Metrics(node, LoopLag(node.host.loop, time.perf_counter), Counter())
+        metrics = Metrics(node, LoopLag(node.host.ticker, time.perf_counter), Counter())
         stop = False
         gaps: list[float] = []
 

@@ -6,6 +6,7 @@ What is configuration stands in the plan; these are constants of the product.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from math import inf
 from unittest.mock import patch
 
 from strandline.node.checkpoints import recorders, tail_pruning, tail_publishing
@@ -22,6 +23,7 @@ from strandline.node.kafka.wire.apis import Api
 from strandline.node.level_one import reconciler, sweeper, topic_retention
 from strandline.node.objectstore import hedging
 from strandline.node.partition import inline_storing
+from strandline.node.runtime import rounds
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
 
@@ -31,6 +33,7 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
     look = plan.look_seconds
     periods = (
         (controller_leader, "TICK_SECONDS", plan.tick_seconds),
+        (rounds, "GRID_SECONDS", inf),
         (reconciler, "LOOK_SECONDS", look),
         (reconciler, "FIRST_RETRY_SECONDS", look),
         (reconciler, "MOST_RETRY_SECONDS", 4 * look),
