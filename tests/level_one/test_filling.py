@@ -93,7 +93,8 @@ def test_what_is_in_no_partition_that_is_lifted_is_not_read(case: FilesCase) -> 
 
 def test_files_that_cannot_be_read_so_are_read_on_their_own(case: FilesCase) -> None:
     usual = case.filled
-    case.filled = lambda one: one.key != object_name(4, identity(5)) and usual(one)  # type: ignore[method-assign]
+    left = object_name(4, identity(5))
+    case.filled = lambda wanted: wanted.key != left and usual(wanted)  # type: ignore[method-assign]
     check_all(case)
     assert case.gets == 1
 
