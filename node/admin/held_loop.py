@@ -52,7 +52,7 @@ class HeldLoop:
         self._due: float | None = None
         self._due_since = 0.0
         self._late: KernelTimer | None = None
-        """It rings when a tick is late, and each tick sets it anew."""
+        """It rings when a tick is late, and each tick puts it off."""
         self._stopped = False
         self._watched = 0
 

@@ -39,7 +39,7 @@ class TickerHost(Protocol):
 
 
 class TickWatch(Protocol):
-    """Whoever wants to know how late ticks are."""
+    """A part that wants to know how late ticks are."""
 
     def planned(self, seconds: float) -> None:
         """The next tick is to come in so many seconds."""

@@ -1,7 +1,7 @@
 """A timer that a thread can wait for without waking up before it rings (Linux's timerfd).
 
-A thread that waits with a timeout wakes at its end, if only to see that it was set anew. This timer is set
-anew by another thread, and its waiter sleeps on.
+A thread that waits with a timeout wakes at its end, if only to see that it was put off. Another thread puts
+this timer off, and its waiter sleeps on.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KernelTimer:
     """Rings once, some time after it was last set. `wait` is for one thread, `set` for any."""
 
     def __init__(self) -> None:
-        """Raises OSError where the system has none."""
+        """Make one that is not set. Raises OSError where the system has none."""
         if not sys.platform.startswith("linux"):
             raise OSError("this system has no timerfd")
         library = ctypes.CDLL(None, use_errno=True)
@@ -50,5 +50,5 @@ class KernelTimer:
         os.read(self._descriptor, 8)
 
     def close(self) -> None:
-        """Give it back to the system; nobody waits or sets any more."""
+        """Give it back to the system; no thread waits for it or sets it any more."""
         os.close(self._descriptor)

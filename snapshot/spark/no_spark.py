@@ -1,4 +1,4 @@
-"""Why there is no session of Spark, or none that does what is asked; `str()` of each is one line."""
+"""Reasons for having no session of Spark, or none that does what is asked; `str()` of each is one line."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class NoContext(NoSpark):
 
 
 def require_context(spark: SparkSession, what: str, cure: str = CONNECT_CURE) -> None:
-    """Raise NoContext unless the session has a context; `what` is who needs it, and the verb."""
+    """Raise NoContext unless the session has a context; `what` is what needs it, and the verb."""
     if not hasattr(spark, "sparkContext"):
         raise NoContext(f"{what} a session's context, and one of Spark Connect has none", cure)

@@ -104,12 +104,11 @@ def audit_storages(
     full: bool = True,
     leave_proofs: bool = False,
 ) -> list[AuditRun]:
-    """Ask all audits about several storages at once; raises NothingToAudit if one of them has no checkpoint.
+    """Ask all audits about several storages at once.
 
-    Raises NoContext for a session of Spark Connect.
-
-    Objects that the newest proof of a storage has are read as well if `full`; with `leave_proofs` a run
-    without a finding publishes one. `seconds` of each is the time all of them took together.
+    Raises NothingToAudit if one of them has no checkpoint, NoContext for a session of Spark Connect. Objects
+    that the newest proof of a storage has are read as well if `full`; with `leave_proofs` a run without a
+    finding publishes one. `seconds` of each is the time all of them took together.
     """
     require_context(spark, "audits need")
     began = time.perf_counter()
@@ -170,28 +169,22 @@ def audit_storages(
     for answers, storage in zip(results, storages, strict=True):
         answers.append(views_equal_their_sql(spark, storage))
         answers.append(operators_equal_their_replay(spark, storage))
+    left: dict[int, Published] = {}
     with settings(spark, small):
         figures = _figures(frames, places)
-    left: dict[int, Published] = {}
-    if leave_proofs:
-        passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
-        audited = {root: _audited(states, root, places[root]) for root in passed}
-        with settings(spark, small):
+        if leave_proofs:
+            passed = [root for root, told in enumerate(results) if not any(one.findings for one in told)]
+            audited = {root: _audited(states, root, places[root]) for root in passed}
             left = publish(spark, storages, passed, found.right(versions), audited, small)
     seconds = time.perf_counter() - began
     for kept in (documents, references, batches, replayed, said, stored, compared, *tables.cached):
         kept.unpersist()
-    return [
-        AuditRun(
-            storage.storage.url,
-            storage.cluster,
-            results[root],
-            figures[root],
-            seconds,
-            _proof_use(proofs[root], left.get(root)),
-        )
-        for root, storage in enumerate(storages)
-    ]
+    runs = []
+    for root, storage in enumerate(storages):
+        use = _proof_use(proofs[root], left.get(root))
+        url, cluster = storage.storage.url, storage.cluster
+        runs.append(AuditRun(url, cluster, results[root], figures[root], seconds, use))
+    return runs
 
 
 def _audited(states: Sequence[Any], root: int, places: Places) -> dict[str, Row]:
