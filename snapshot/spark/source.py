@@ -117,13 +117,16 @@ class StrandlineSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
-            from strandline.snapshot.spark.stream import StrandlineStreamReader
+            from strandline.snapshot.spark.stream import RefusedStreamReader, StrandlineStreamReader
         except ModuleNotFoundError as error:
             # Before 4.2 a source in Python could not bound its batches, nor end with Trigger.AvailableNow.
             raise SourceError(f"streams need PySpark 4.2 or later, this is {pyspark.__version__}") from error
         options = parse(self.options)
-        options.require_stream()
-        return StrandlineStreamReader(_opened(options), options, arrow_schema(schema), self.parallelism)
+        try:
+            options.require_stream()
+            return StrandlineStreamReader(_opened(options), options, arrow_schema(schema), self.parallelism)
+        except SourceError as error:
+            return RefusedStreamReader(error)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,28 @@ NO_LIMIT: Final = 2**63 - 1
 _log = logging.getLogger(__name__)
 
 
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A reader of a stream that cannot be; it says why as soon as it is asked for anything.
+
+    Where none is made, Spark 4.3 tells of an error of its own behind the reason (UnboundLocalError).
+    """
+
+    def __init__(self, reason: SourceError) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> dict[str, Any]:
+        raise self._reason
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._reason
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._reason
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._reason
+
+
 class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in a process beside the driver; tasks, which get its StreamTasks, read them."""
 

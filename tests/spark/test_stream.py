@@ -62,9 +62,9 @@ class Query:
 
     def start_reader(self) -> None:
         reader = StrandlineSource(self.options).streamReader(SCHEMA)
+        self.initial = json.dumps(reader.initialOffset())
         assert isinstance(reader, StrandlineStreamReader)
         self.reader = reader
-        self.initial = json.dumps(reader.initialOffset())
 
     def start_of(self, batch: int) -> str:
         return self.ends[batch - 1] if batch else self.initial

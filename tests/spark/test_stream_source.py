@@ -5,6 +5,7 @@ What the reader decides is tried in test_stream.py, without Spark. Each query he
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -109,3 +110,16 @@ def test_processing_time_sees_new_checkpoints_and_deleted_records_end_it(
         assert f"clicks-0: records below offset {before + 7} were deleted, {before + 5} was next" in said[-1]
     finally:
         query.stop()
+
+
+def test_what_a_stream_is_refused_for_is_the_last_that_its_error_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = (
+        spark.readStream.format("strandline").options(url=str(tmp_path / "nowhere"), topic="orders").load()
+    )
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "kept"))
+    with pytest.raises(StreamingQueryException) as caught:
+        writer.trigger(availableNow=True).start().awaitTermination()
+    errors = [line for line in str(caught.value).splitlines() if "Error: " in line]
+    assert re.fullmatch(r".*SourceError: \S+: there is no such folder: name the one .*", errors[-1]), errors
