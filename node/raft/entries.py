@@ -33,6 +33,7 @@ class EntryKind(IntEnum):
 
 
 _KINDS = frozenset(int(kind) for kind in EntryKind)
+_MEMBERSHIP = int(EntryKind.MEMBERSHIP)
 
 PACKING_BYTES: Final = 5
 """Most bytes of an entry in `pack_entries` beside its command, without the terms and the head of a run."""
@@ -60,6 +61,10 @@ def unpack_entries(data: bytes | memoryview) -> list[Entry]:
         first, runs, commands = msgpack.unpackb(data, max_array_len=MAX_RUN)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise BadMessage(f"run of entries cannot be read: {error}") from error
+    if type(commands) is list and len(commands) == 1:
+        one = _plain_entry(first, runs, commands[0])
+        if one is not None:
+            return [one]
     if type(commands) is not list or set(map(type, commands)) != {bytes}:
         raise BadMessage("run of entries: empty, or a command that is not bytes")
     terms, counts = _check_runs(runs)
@@ -81,6 +86,18 @@ def unpack_entries(data: bytes | memoryview) -> list[Entry]:
     each = [term for term, count in zip(terms, counts, strict=True) for _ in range(count)]
     indices = range(first, first + len(commands))
     return list(zip(commands, indices, each, strict=True))
+
+
+def _plain_entry(first: Any, runs: Any, command: Any) -> Entry | None:
+    """The one entry of a run, as most runs are; None for members, and where anything is wrong."""
+    if type(first) is not int or type(command) is not bytes or type(runs) is not list or len(runs) != 2:
+        return None
+    term, count = runs
+    if type(term) is not int or type(count) is not int or count != 1 or not command:
+        return None
+    kind = command[0]
+    fits = 1 <= term <= MAX_NUMBER and 1 <= first <= MAX_NUMBER - MAX_RUN
+    return (command, first, term) if fits and kind in _KINDS and kind != _MEMBERSHIP else None
 
 
 def _check_runs(runs: Any) -> tuple[list[int], list[int]]:

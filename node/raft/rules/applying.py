@@ -45,7 +45,7 @@ class Applying(Part):
         count = min(state.commit - state.applied, self.settings.max_apply_per_turn)
         machine, was_ready = state.machine, state.is_ready
         for command, index, term in self.journal.after(state.applied, count):
-            state._SyncObj__raftLastApplied = index  # `applied`, without the cost of the property
+            state.applied = index
             state.bytes_since_snapshot += len(command)
             kind = command[0]
             result = None

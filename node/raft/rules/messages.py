@@ -10,8 +10,11 @@ answer repeats the time of what it answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from math import isfinite
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_type_hints
 
 from strandline.node.raft.bad_message import BadMessage
@@ -209,26 +212,58 @@ FIELDS: Final[dict[int, tuple[type, ...]]] = {
 """By kind, the types of the elements after group, kind and term."""
 
 
+class _Shape(NamedTuple):
+    """What a well-formed message of one kind is, to be found out at once."""
+
+    types: list[type]
+    """Of all its elements."""
+    numbers: Callable[[Any], tuple[int, ...]]
+    """Gives those of its elements that have bounds."""
+    time_at: int | None
+    """Position of its time, if it has one."""
+    make: Callable[[Any], Message]
+
+
+def _shape_of(kind: int, cls: type[Message]) -> _Shape:
+    fields = FIELDS[kind]
+    bounded = [2, *(at for at, field in enumerate(fields, 3) if field is int)]
+    # With one position alone a getter gives the element itself.
+    numbers = itemgetter(*bounded) if len(bounded) > 1 else itemgetter(2, 2)
+    time_at = fields.index(float) + 3 if float in fields else None
+    return _Shape([int, int, int, *fields], numbers, time_at, partial(tuple.__new__, cls))
+
+
+_SHAPES: Final[dict[int, _Shape]] = {kind: _shape_of(kind, cls) for kind, cls in CLASSES.items()}
+
+
 def decode(message: Any) -> Message:
     """The message in a msgpack array; raises BadMessage when no node of this version sends such a one."""
+    if type(message) is list and len(message) > 1 and type(message[1]) is int:
+        shape = _SHAPES.get(message[1])
+        if shape is not None and [*map(type, message)] == shape.types:
+            numbers = shape.numbers(message)
+            time_at = shape.time_at
+            if (
+                min(numbers) >= 0
+                and max(numbers) <= MAX_NUMBER
+                and (time_at is None or isfinite(message[time_at]))
+            ):
+                return shape.make(message)
+    raise _bad(message)
+
+
+def _bad(message: Any) -> BadMessage:
+    """What is wrong with it."""
     if type(message) is not list or len(message) < 3:
-        raise BadMessage("message is not an array of group, kind and term")
+        return BadMessage("message is not an array of group, kind and term")
     group, kind, term = message[:3]
     if type(kind) is not int:
-        raise BadMessage("message's kind is not a whole number")
+        return BadMessage("message's kind is not a whole number")
     fields = FIELDS.get(kind)
     if fields is None or len(message) != len(fields) + 3:
-        raise BadMessage(f"message of unknown kind {kind}, or with a wrong number of fields")
+        return BadMessage(f"message of unknown kind {kind}, or with a wrong number of fields")
     if type(group) is not int or type(term) is not int or not 0 <= term <= MAX_NUMBER:
-        raise BadMessage("message's group or term is not a whole number, or out of range")
-    for value, expected in zip(message[3:], fields, strict=True):
-        fits = type(value) is expected
-        if fits and expected is int:
-            fits = 0 <= value <= MAX_NUMBER
-        elif fits and expected is float:
-            fits = isfinite(value)
-        if not fits:
-            raise BadMessage(
-                f"message of kind {MessageKind(kind).name} has a field of a wrong type, or out of range"
-            )
-    return CLASSES[kind]._make(message)
+        return BadMessage("message's group or term is not a whole number, or out of range")
+    return BadMessage(
+        f"message of kind {MessageKind(kind).name} has a field of a wrong type, or out of range"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,20 @@ def test_another_release_is_refused_even_when_nothing_is_missing() -> None:
     check_internals()
     with pytest.raises(IncompatiblePySyncObj, match=r"0\.3\.18 is installed and 0\.3\.17 is needed"):
         check_internals(version="0.3.18")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [("role", "__raftState"), ("term", "__raftCurrentTerm"), ("commit", "__raftCommitIndex")],
+)
+def test_what_pysyncobj_reads_and_writes_is_the_groups_own(ours: str, theirs: str) -> None:
+    group = Replica(terms=[1]).group
+    setattr(group, mangled(theirs), 1_000)
+    assert getattr(group, ours) == 1_000
+    setattr(group, ours, 2_000)
+    assert getattr(group, mangled(theirs)) == 2_000
+    # Each look at it is that of a plain attribute, which the rules have many of for every message.
+    assert not isinstance(inspect.getattr_static(type(group), ours, None), property)
 
 
 # A large command is chunked, and some lengths break the receiver.
