@@ -86,6 +86,9 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         raise self._reason
 
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        raise self._reason
+
 
 class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches in a process beside the driver; tasks, which get its StreamTasks, read them."""
