@@ -18,7 +18,7 @@ _NAME: Final = "cluster"
 def unpack(packed: Path, into: Path) -> Path:
     """The cluster's folder, as if it had always lain there."""
     with tarfile.open(packed, "r:xz") as file:
-        file.extractall(into, filter="data")
+        _extract(file, into)
     folder = into / _NAME
     description = folder / "cluster.json"
     told = json.loads(description.read_text())
@@ -39,5 +39,12 @@ def unpack(packed: Path, into: Path) -> Path:
 def unpack_bucket(packed: Path, into: Path) -> Path:
     """The folder with the objects."""
     with tarfile.open(packed, "r:xz") as file:
-        file.extractall(into, filter="data")
+        _extract(file, into)
     return into / "objects"
+
+
+def _extract(file: tarfile.TarFile, into: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        file.extractall(into, filter="data")
+    else:  # Python 3.11.2 and 3.11.3, as Debian 12 has it
+        file.extractall(into)

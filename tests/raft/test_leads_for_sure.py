@@ -24,7 +24,7 @@ def test_it_does_not_while_entries_wait_to_be_applied_or_its_own_first_one_does(
         def is_sure() -> bool:
             return leader.leads_for_sure
 
-        with patch.object(type(leader), "commit", leader.applied + 1):
+        with patch.object(leader, "commit", leader.applied + 1):
             assert not is_sure()
         assert is_sure()
         leader.term_start = leader.applied + 1

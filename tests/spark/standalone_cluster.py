@@ -131,5 +131,7 @@ def _executors_python(folder: Path, drivers: Sequence[Path]) -> Path:
         "drivers": tuple(f"{path}/" for path in drivers),
         "allowed": (f"{libraries}/", f"{sys.base_prefix}/"),
     }
-    (site / "sitecustomize.py").write_text(_REFUSING.format(**names))
+    # No sitecustomize.py: Debian's own comes first.
+    (site / "refusing.py").write_text(_REFUSING.format(**names))
+    (site / "refusing.pth").write_text("import refusing\n")
     return folder / "bin" / "python"

@@ -213,7 +213,7 @@ FIELDS: Final[dict[int, tuple[type, ...]]] = {
 
 
 class _Shape(NamedTuple):
-    """What a well-formed message of one kind is, to be found out at once."""
+    """A kind of message, so that a well-formed one is known at once."""
 
     types: list[type]
     """Of all its elements."""
@@ -253,7 +253,7 @@ def decode(message: Any) -> Message:
 
 
 def _bad(message: Any) -> BadMessage:
-    """What is wrong with it."""
+    """The error that says the first thing that is wrong with it."""
     if type(message) is not list or len(message) < 3:
         return BadMessage("message is not an array of group, kind and term")
     group, kind, term = message[:3]
