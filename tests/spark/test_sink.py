@@ -254,10 +254,7 @@ def test_a_batch_of_another_query_of_the_name_is_not_taken_for_one_that_is_there
     said = f"batch 0 of query {name} was written with 40 records, and has {2 * count} now: two queries share"
     with pytest.raises(SinkError, match=said):
         second.batch()
-    with pytest.raises(SinkError, match="another run of this query has taken over"):
-        first.batch()
     second.options = replace(second.options, accept_loss=True)
-    second.start()
     second.batch()
     assert read(cluster, name) == once(first, 1)
 
