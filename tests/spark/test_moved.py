@@ -22,6 +22,7 @@ from tests.spark.collected_cluster import reconcile_all, write
 from tests.spark.compacted_cluster import TOPIC, CompactedCluster
 from tests.spark.planned import TOPICS
 from tests.spark.stored_cluster import Producer, build_cluster
+from tests.spark.transactional_cluster import build_transactional
 
 
 @pytest.mark.parametrize("again", ["", "a", "ab", "abl"])
@@ -87,6 +88,28 @@ def test_each_task_reads_the_same_records_when_all_have_moved_to_larger_blocks(
     for path in objects[::lost]:
         path.unlink()
     assert read(MovedRecords(storage, compacted=False)) == expected
+
+
+def test_aborted_records_are_left_out_wherever_they_lie_by_then(tmp_path: Path) -> None:
+    """A state that is read without regard to transactions says where; the plan says what was aborted."""
+    stored = build_transactional(tmp_path / "objects")
+    cluster, expected = stored.cluster, stored.committed()
+    storage, schema = open_storage(cluster.url), arrow_schema(SCHEMA)
+    (windows,) = plan(storage, parse({"url": storage.url, "topic": "payments,receipts"}), 1)
+    for partition in cluster.partitions.values():
+        ends = [one.end_offset for one in partition.machine.extents]
+        partition.reconcile(sum(end <= partition.machine.last_stable_offset for end in ends))
+    stored.checkpoint()
+    for path in (cluster.root / "l0").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    found: dict[tuple[str, int], list[int]] = {}
+    for batch in read_windows(storage, windows, schema, MovedRecords(storage, compacted=False)):
+        for row in batch.to_pylist():
+            found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
+    wanted = {place: [one.offset for one in records] for place, records in expected.items()}
+    assert {place: sorted(offsets) for place, offsets in found.items()} == wanted
+    assert any(stored.hidden.values())
 
 
 def test_where_compaction_left_no_block_at_all_something_is_missing(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from strandline.snapshot.connection import (
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import SinkError
 from strandline.snapshot.producing.transactions import open_ids
-from strandline.snapshot.spark.sink import record_writer
+from strandline.snapshot.spark.sink import progress, record_writer
 from strandline.snapshot.spark.sink.batch import claimed
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
@@ -189,6 +189,24 @@ def test_a_driver_that_wakes_up_too_late_decides_nothing(cluster: TemporaryClust
         old.commit(done)
     new.batch()
     assert read(cluster, "zombie") == once(new, 2)
+
+
+def test_a_batch_that_is_replayed_amid_the_next_one_is_not_written_again(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    """Its transactional ids are those of the next one by then: nothing tells that its records are there."""
+    played = play(cluster, "amid")
+    played.batch()
+    following = [played.task(1, number) for number in range(2)]
+    life.begin()
+    with pytest.raises(SinkError, match="it cannot be told whether they are"):
+        play(cluster, "amid").task(0, 0)
+    assert PRODUCE not in life.sent
+    with pytest.raises(SinkError, match="another run of this query has taken over"):
+        played.commit(following)
+    played.start()
+    played.batch()
+    assert read(cluster, "amid") == once(played, 2)
 
 
 def test_an_abort_after_a_failed_commit_leaves_what_was_decided(
@@ -426,6 +444,24 @@ def test_a_decision_on_hundreds_of_tasks(cluster: TemporaryCluster) -> None:
         assert ledger.decide(claimed, 0, tasks) == ledger.read_stable()
         few = ledger.decide(claimed, 1, tasks[:1])
         assert (few, few.tasks, few.next_batch) == (ledger.read_stable(), tasks[:1], 2)
+
+
+def test_parts_of_two_decisions_are_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The groups over which a decision is cut have coordinators of their own, and one may be ahead."""
+    tasks = tuple(
+        Prepared(one, 0, 1 << 40 | one, 7, 9, hash((one, "x")) & (1 << 63) - 1) for one in range(400)
+    )
+    older = Progress(3, "run", 1, 0, tasks)
+    newer = replace(older, next_batch=4)
+
+    def parts(of: Progress) -> list[Any]:
+        cut = [text.split(":", 2) for text in progress._encoded(of)]
+        return [progress._Part(of.next_batch, int(count), checksum, text) for count, checksum, text in cut]
+
+    assert len(parts(older)) > 2
+    answers = iter([parts(newer)[0], *parts(older)[1:], *parts(newer)])
+    monkeypatch.setattr(Ledger, "_part", lambda ledger, number: next(answers))
+    assert Ledger(Brokers([], 5), "torn", TOPIC).read_stable() == newer
 
 
 def test_brokers_that_do_not_answer() -> None:
