@@ -12,7 +12,7 @@ def check_folder(storage: str) -> None:
 
     Buckets are passed over: what they lack is found as they are read.
     """
-    from strandline.node.objectstore.local_store import PARTIAL
+    from strandline.node.objectstore.unfinished_files import PARTIAL
 
     place = Path(storage)
     if "://" in storage or (place / PARTIAL).is_dir():

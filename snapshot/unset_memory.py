@@ -1,6 +1,6 @@
 """Memory for bytes that are all written before any of them is read: to zero it first would be work in vain.
 
-`bytearray(size)` writes zeros. For an object of 64 MiB that takes as long as a tenth of all else that is done
+`bytearray(size)` writes zeros. For an object of 64 MiB that takes a twentieth of all that is done
 to make it.
 """
 

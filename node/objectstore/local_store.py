@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from strandline.node.objectstore.disk_errors import BRING_BACK, cure, describe
 from strandline.node.objectstore.joined_parts import joined
@@ -37,25 +37,16 @@ from strandline.node.objectstore.store import (
     check_put,
     check_range,
 )
-from strandline.node.raft.disk import Disk
+from strandline.node.objectstore.unfinished_files import PARTIAL, ObjectDisk, UnfinishedFiles
 
 T = TypeVar("T")
 
-PARTIAL = ".partial"
-"""Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
 FORGOTTEN_FROM = 64 * 1024
 """Objects of this size on leave the system's page cache once they are durable, unless the disk keeps it. A
 node has a cache of its own for what it wrote, and to take fresh memory for every object can cost more than
 all else about its put."""
 MAX_JOBS = 256
 FOLDER_TRIES = 4
-
-
-class ObjectDisk(Disk, Protocol):
-    """A `Disk` whose folders can go again."""
-
-    def rmdir(self, path: str) -> None:
-        """Remove an empty folder; OSError(ENOTEMPTY) when it is not."""
 
 
 class LocalStore(ObjectStore):
@@ -71,7 +62,7 @@ class LocalStore(ObjectStore):
         self,
         disk: ObjectDisk,
         root: str,
-        owner: str,
+        unfinished: UnfinishedFiles,
         release: Callable[[], None],
         *,
         loop: asyncio.AbstractEventLoop,
@@ -81,7 +72,7 @@ class LocalStore(ObjectStore):
         self.max_object_bytes = max_object_bytes
         self._disk = disk
         self._root = root
-        self._partial = posixpath.join(root, PARTIAL, owner)
+        self._unfinished = unfinished
         self._release = release
         self._loop, self._executor = loop, executor
         self._jobs = self._made = 0
@@ -107,12 +98,12 @@ class LocalStore(ObjectStore):
         what to do.
         """
         check_key(owner)
-        unfinished = posixpath.join(root, PARTIAL, owner)
+        unfinished = UnfinishedFiles(disk, root, owner)
         if not make and not disk.exists(posixpath.join(root, PARTIAL)):
             raise NotDone("open", root, "the store's folder is missing", retriable=True, cure=BRING_BACK)
         try:
-            disk.mkdir(unfinished)
-            release = disk.lock(unfinished + ".lock")
+            disk.mkdir(unfinished.folder)
+            release = disk.lock(unfinished.folder + ".lock")
         except BlockingIOError as error:
             reason = f"another process uses this folder as {owner}"
             todo = "stop that process, or give one of the two another node.id"
@@ -120,19 +111,18 @@ class LocalStore(ObjectStore):
         except OSError as error:
             raise NotDone("open", root, describe(error), retriable=False) from error
         try:
-            for name in disk.listdir(unfinished):
-                disk.unlink(posixpath.join(unfinished, name))
+            unfinished.open()
         except OSError as error:
             release()
             raise NotDone("open", root, describe(error), retriable=False) from error
         return cls(
-            disk, root, owner, release, loop=loop, executor=executor, max_object_bytes=max_object_bytes
+            disk, root, unfinished, release, loop=loop, executor=executor, max_object_bytes=max_object_bytes
         )
 
     async def put(self, key: str, parts: Sequence[Buffer]) -> None:
         check_put(key, parts, self.max_object_bytes)
         self._made += 1
-        await self._run("put", key, partial(self._put, key, parts, str(self._made)))
+        await self._run("put", key, partial(self._put, key, parts, self._made))
 
     async def get(self, key: str) -> Buffer:
         check_key(key)
@@ -223,15 +213,16 @@ class LocalStore(ObjectStore):
     def _path(self, key: str) -> str:
         return posixpath.join(self._root, key)
 
-    def _put(self, key: str, parts: Sequence[Buffer], name: str) -> None:
-        temporary, path = posixpath.join(self._partial, name), self._path(key)
+    def _put(self, key: str, parts: Sequence[Buffer], number: int) -> None:
+        temporary, path = "", self._path(key)
         folder = posixpath.dirname(path)
         try:
+            temporary = self._unfinished.path(number)
             self._write(temporary, parts)
             self._rename(temporary, path, folder)
         except OSError as error:
-            with suppress(OSError):
-                self._disk.unlink(temporary)
+            if temporary:
+                self._unfinished.remove(temporary)
             if isinstance(error, FileNotFoundError):
                 self._check_there("put", key)
             raise NotDone("put", key, describe(error), retriable=True, cure=cure(error)) from error
@@ -260,7 +251,7 @@ class LocalStore(ObjectStore):
 
     def _make_folder(self, folder: str) -> None:
         # Where the whole store is gone this raises: new folders would stand in its way when it is moved back.
-        self._disk.listdir(self._partial)
+        self._disk.listdir(self._unfinished.folder)
         self._disk.mkdir(folder)
         # Another node may have made it a moment ago and not have synced its parent yet.
         parent = folder
@@ -292,8 +283,8 @@ class LocalStore(ObjectStore):
 
     def _check_there(self, operation: str, key: str) -> None:
         """Raise NotDone when the store's folder is gone: this one was made when the store was opened."""
-        if self._children(self._partial) is None:
-            reason = f"the store's folder is missing, or another is in its place ({self._partial})"
+        if self._children(self._unfinished.folder) is None:
+            reason = f"the store's folder is missing, or another is in its place ({self._unfinished.folder})"
             raise NotDone(operation, key, reason, retriable=True, cure=BRING_BACK)
 
     def _walk(self, prefix: str, names: Sequence[str], after: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from strandline.node.raft.block_groups import spread_folders
 from strandline.node.raft.write_pace import MAX_PARTS, WritePace, pieces
 
 _ZEROS = bytes(1 << 20)
@@ -315,6 +316,9 @@ class RealDisk(Disk):
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
+
+    def spread(self, path: str) -> None:
+        spread_folders(path)
 
     def sync_dir(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

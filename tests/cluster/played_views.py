@@ -18,8 +18,8 @@ from strandline.cluster.view_worker.node_link import HoldLost, Known, NodeLink, 
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.surroundings import Surroundings
 from strandline.cluster.view_worker.version_task import VersionTask
-from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.snapshot.views.json_records import Record, batch_of
 from strandline.snapshot.views.sql.programs import program_of
 from strandline.statemachine.controller.controller_commands import StartViewWorker, StopViews, ViewCommand

@@ -17,9 +17,9 @@ from strandline.cluster.view_worker.node_link import TopicPlace
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.store_thread import StoreThread
 from strandline.cluster.view_worker.stored_states import StoredStates
-from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.store import OutcomeUnknown
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.snapshot.views.operator import StateManifest
 from strandline.snapshot.views.run import Layout, Run, run_of
 

@@ -47,8 +47,8 @@ from strandline.node.compaction.segment_files import write_made
 from strandline.node.compaction.shared_rows import shared_rows
 from strandline.node.compaction.worker import NICENESS
 from strandline.node.compaction.worker_compactor import WorkerCompactor
-from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.node.raft.disk import RealDisk
 from strandline.node.worker.worker_frames import LENGTH, BadFrame, framed, message_of
 from strandline.node.worker.worker_link import WorkerLimits

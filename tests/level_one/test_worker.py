@@ -21,8 +21,8 @@ import pytest
 from strandline.node.level_one.builder import BuilderConfig, BuildFailed, Built, Merge, Output
 from strandline.node.level_one.worker import NICENESS
 from strandline.node.level_one.worker_builder import PROGRAM, WorkerBuilder
-from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.node.worker.worker_link import WorkerLimits
 from strandline.node.worker.worker_process import OOM_SCORE_ADJ
 from strandline.snapshot.level_one_format import batches_of, parse

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from strandline.node.objectstore.local_store import PARTIAL
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from tests.node.one_node import SECONDS, healthy, refusal, started, write_config
 
 

@@ -104,7 +104,7 @@ class Unsynced(LocalStore):
 class InPlace(LocalStore):
     """Writes under the object's own name."""
 
-    def _put(self, key: str, parts: object, name: str) -> None:
+    def _put(self, key: str, parts: object, number: int) -> None:
         folder = self._path(key).rpartition("/")[0]
         self._make_folder(folder)
         if not self._disk.exists(self._path(key)):
@@ -115,9 +115,10 @@ class InPlace(LocalStore):
 class FolderUnsynced(LocalStore):
     """Renames and does not sync the folder."""
 
-    def _put(self, key: str, parts: object, name: str) -> None:
-        self._write(f"{self._partial}/{name}", parts)  # type: ignore[arg-type]
-        self._rename(f"{self._partial}/{name}", self._path(key), self._path(key).rpartition("/")[0])
+    def _put(self, key: str, parts: object, number: int) -> None:
+        temporary = self._unfinished.path(number)
+        self._write(temporary, parts)  # type: ignore[arg-type]
+        self._rename(temporary, self._path(key), self._path(key).rpartition("/")[0])
 
 
 @pytest.mark.parametrize("sabotaged", [Unsynced, InPlace, FolderUnsynced])

@@ -131,6 +131,9 @@ class SimDisk:
         self._give_back(inode)
         self._change(path, "", inode)
 
+    def spread(self, path: str) -> None:
+        """Where files lie makes no difference here."""
+
     def rmdir(self, path: str) -> None:
         path = posixpath.normpath(path)
         self.begin("rmdir", path)

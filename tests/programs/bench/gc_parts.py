@@ -18,9 +18,10 @@ from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import PAGE, Collector
 from strandline.node.level_one.builder import BuilderConfig, Merge, Output
 from strandline.node.level_one.worker_builder import WorkerBuilder
-from strandline.node.objectstore.local_store import PARTIAL, LocalStore
+from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.opening import StorePlace
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.node.raft.disk import RealDisk
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.snapshot.level_zero_format import Batch, encode

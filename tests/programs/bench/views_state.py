@@ -22,8 +22,8 @@ import numpy as np
 from strandline.cluster.view_worker.memory import own_memory
 from strandline.cluster.view_worker.state_objects import StateObjects
 from strandline.cluster.view_worker.store_thread import StoreThread
-from strandline.node.objectstore.local_store import PARTIAL
 from strandline.node.objectstore.opening import StorePlace
+from strandline.node.objectstore.unfinished_files import PARTIAL
 from strandline.snapshot.views import json_rows
 from strandline.snapshot.views.building import circuit_of
 from strandline.snapshot.views.circuit import Circuit
