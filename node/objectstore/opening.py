@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from strandline.node.objectstore.hedging import Hedging
-from strandline.node.objectstore.local_store import LocalStore, ObjectDisk
+from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.obstore_store import ObstoreStore
 from strandline.node.objectstore.retries import RetryingStore, RetryPolicy
 from strandline.node.objectstore.store import ObjectStore
+from strandline.node.objectstore.unfinished_files import ObjectDisk
 
 
 @dataclass(frozen=True, slots=True)

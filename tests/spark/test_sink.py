@@ -458,7 +458,7 @@ def test_parts_of_two_decisions_are_read_once_more(monkeypatch: pytest.MonkeyPat
         cut = [text.split(":", 2) for text in progress._encoded(of)]
         return [progress._Part(of.next_batch, int(count), checksum, text) for count, checksum, text in cut]
 
-    assert len(parts(older)) > 2
+    assert len(parts(older)) > 1
     answers = iter([parts(newer)[0], *parts(older)[1:], *parts(newer)])
     monkeypatch.setattr(Ledger, "_part", lambda ledger, number: next(answers))
     assert Ledger(Brokers([], 5), "torn", TOPIC).read_stable() == newer
