@@ -220,7 +220,7 @@ const commands = {
       connectionTimeout: LOGIN_MS,
       authenticationTimeout: LOGIN_MS,
       requestTimeout: LOGIN_MS,
-      reauthenticationThreshold: 1_500,
+      reauthenticationThreshold: 1_000,
       retry: { retries: 0 },
     });
     way = client.admin({ retry: { retries: 0 } });
