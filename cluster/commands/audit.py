@@ -87,13 +87,12 @@ def _run(
     from strandline.snapshot.spark.audits.progress import watched
     from strandline.snapshot.spark.audits.report import write_report
     from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-    from strandline.snapshot.spark.class_archive import cache_folder
     from strandline.snapshot.spark.no_spark import NoSpark
     from strandline.snapshot.spark.session import session
 
     try:
         check_input(url, options, name)
-        spark = session("strandline audit", master, short_jobs=True, archives=cache_folder())
+        spark = session("strandline audit", master, short_jobs=True)
         try:
             allowed = Grace(round(grace * 1000))
             with nullcontext() if tell is None else watched(spark, tell):

@@ -132,7 +132,6 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
     from pyspark.logger import PySparkLogger
 
     from strandline.snapshot.object_frame import BadObject
-    from strandline.snapshot.spark.class_archive import cache_folder
     from strandline.snapshot.spark.no_spark import NoSpark
     from strandline.snapshot.spark.options import SourceError
     from strandline.snapshot.spark.session import session
@@ -147,7 +146,7 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
             configs = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch}
             with progress(False) as tell:
                 tell("starting Spark")
-                spark = session("strandline sql", master, configs, short_jobs=True, archives=cache_folder())
+                spark = session("strandline sql", master, configs, short_jobs=True)
         except NoSpark as error:
             raise CommandFailed(error.cause, error.cure, MISUSED) from None
         except (SourceError, StorageError, BadObject) as error:

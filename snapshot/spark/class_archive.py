@@ -3,6 +3,9 @@
 A start of Spark loads some twenty thousand classes, for three seconds of processor. Java makes the archive
 when it ends (`-XX:ArchiveClassesAtExit`, "class data sharing"), and does without one that it cannot take:
 nothing here fails. It is code that Java runs, so it lies where only its user may write.
+
+To make one costs about what a few starts save. So the first start of a kind only leaves a mark: where nothing
+stays from one start to the next, as in many a container, none is made.
 """
 
 from __future__ import annotations
@@ -23,8 +26,15 @@ import pyspark
 
 NEW: Final = ".new"
 """Ends the name of one that Java may still be writing."""
-KEPT: Final = 2
-"""Archives that stay, of some 170 MB each: two virtual environments may take turns."""
+KEPT: Final = 4
+"""Archives that stay, of some 170 MB each: of two virtual environments, for long jobs and for short ones."""
+STARTS: Final = ".starts"
+"""Ends the name of a file with a byte for each start without an archive."""
+MAKERS: Final = range(2, 5)
+"""The starts that make one, by number. A Java that never leaves one (it is killed at its end, or there is
+something on its class path that it makes none with) is not asked for ever."""
+FORGOTTEN_SECONDS: Final = 7 * 86400.0
+"""Age at which such starts are forgotten: what was in the way may be gone."""
 ROOM_BYTES: Final = 1024**3
 """Least free space for making one: Java complains at its end where it cannot write."""
 LEFT_SECONDS: Final = 600.0
@@ -34,11 +44,21 @@ TRIAL: Final = ".trial"
 """Ends the name of one that is made to see whether Java makes any."""
 _MAGIC_BYTES: Final = 4
 """Java writes an archive's head last: until then these are zero."""
-# Java tells of archives on stdout, where an audit's answer goes. Logs of the user's in files stay.
-_QUIETLY: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:all=off:stdout -Xlog:all=error:stderr"
+# Java tells of archives on stdout, where an answer of the program's goes. Logs of the user's in files stay.
+_QUIETLY: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions -Xshare:auto -Xlog:all=off:stdout -Xlog:all=error:stderr "
+    "-XX:+DisplayVMOutputToStderr"
+)
 _UNSAFE: Final = frozenset(" \t\n\"'\\:")
 """Characters that Spark's splitting of options does not leave as they are, and what Java parts two archives
 at: it does not start with three."""
+_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""Names in the environment of folders that Spark puts on the class path."""
+_SETTINGS: Final = (
+    "SPARK_HOME", *_FOLDERS, "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS",
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS",
+)  # fmt: skip
+"""Names in the environment of what decides about the class path, or gives Java other flags."""
 
 
 def cache_folder() -> Path | None:
@@ -58,26 +78,54 @@ def java_command() -> str | None:
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
-def options(folder: Path, java: str, flags: str) -> str:
+def options(folder: Path, java: str, flags: str, class_path: str = "") -> str:
     """Options for a Java of this version (what it says of itself) that is started with `flags`: with them it
-    takes the archive that is there, or makes one when it ends. Empty where neither can be done safely."""
-    if _UNSAFE & set(str(folder)):
+    takes the archive that is there, or makes one when it ends. Empty where neither is to be done.
+
+    `class_path` is what comes before Spark's own jars, as Java has it.
+    """
+    if _UNSAFE & set(str(folder)) or _has_folders(class_path):
         return ""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_private(folder):
             return ""
-        archive = folder / f"{_key(java, flags)}.jsa"
+        archive = folder / f"{_key(java, flags, class_path)}.jsa"
         _adopt(folder)
         if archive.exists():
             with suppress(OSError):
                 os.utime(archive)  # the last use decides which ones stay
             return f"-XX:SharedArchiveFile={archive} {_QUIETLY}"
-        if shutil.disk_usage(folder).free < ROOM_BYTES or not _makes(folder, flags):
+        room = shutil.disk_usage(folder).free >= ROOM_BYTES
+        if not room or _starts(archive) not in MAKERS or not _makes(folder, flags):
             return ""
     except OSError:
         return ""
     return f"-XX:ArchiveClassesAtExit={archive}.{uuid.uuid4().hex}{NEW} {_QUIETLY}"
+
+
+def _has_folders(class_path: str) -> bool:
+    """Whether there is a folder on the class path that is not empty: Java makes no archive then."""
+    settings = os.environ.get("SPARK_CONF_DIR") or _spark() / "conf"
+    others = (os.environ.get(name, "") for name in _FOLDERS[1:])
+    given = (one for one in class_path.split(os.pathsep) if not one.endswith("*"))
+    for one in filter(None, (str(settings), *others, *given)):
+        with suppress(OSError):
+            if next(Path(one).iterdir(), None) is not None:
+                return True
+    return False
+
+
+def _spark() -> Path:
+    """The folder of the Spark whose Java it is."""
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def _starts(archive: Path) -> int:
+    """Count a start without this archive; returns the count of late. Raises OSError."""
+    with archive.with_suffix(STARTS).open("ab") as marks:
+        marks.write(b".")
+    return archive.with_suffix(STARTS).stat().st_size
 
 
 def _is_private(folder: Path) -> bool:
@@ -106,10 +154,13 @@ def _makes(folder: Path, flags: str) -> bool:
         trial.unlink(missing_ok=True)
 
 
-def _key(java: str, flags: str) -> str:
-    """Another for another Java, or other jars of Spark's: Java refuses an archive of any others."""
-    jars = Path(pyspark.__file__).parent / "jars"
-    said = (java, flags, pyspark.__version__, str(jars.resolve()), str(jars.stat().st_mtime_ns))
+def _key(java: str, flags: str, class_path: str) -> str:
+    """Another for another Java, other jars of Spark's, or others before them: Java refuses an archive of any
+    others, and says nothing. Raises OSError."""
+    said = [java, flags, pyspark.__version__, class_path, *(os.environ.get(name, "") for name in _SETTINGS)]
+    others = (Path(one.removesuffix("*")) for one in class_path.split(os.pathsep) if one)
+    for one in (_spark().resolve() / "jars", *others):
+        said += [str(one), str(one.stat().st_mtime_ns if one.exists() else None)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
 
 
@@ -123,12 +174,17 @@ def _adopt(folder: Path) -> None:
             if whole and not archive.exists():
                 _to_disk(new)
                 new.rename(archive)
+                archive.with_suffix(STARTS).unlink(missing_ok=True)
             elif whole or _is_left(new):
                 new.unlink()
     for trial in folder.glob(f"*{TRIAL}"):
         with suppress(FileNotFoundError):
             if _is_left(trial):
                 trial.unlink()
+    for marks in folder.glob(f"*{STARTS}"):
+        with suppress(FileNotFoundError):
+            if time.time() - marks.stat().st_mtime > FORGOTTEN_SECONDS:
+                marks.unlink()
     used = sorted(folder.glob("*.jsa"), key=lambda one: one.stat().st_mtime, reverse=True)
     for old in used[KEPT:]:
         old.unlink(missing_ok=True)

@@ -21,11 +21,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from strandline.snapshot.own_output import own_output
-from strandline.snapshot.spark.class_archive import java_command, options
+from strandline.snapshot.spark.class_archive import cache_folder, java_command, options
 from strandline.snapshot.spark.no_spark import CONNECT_CURE, NoJava, NoMaster
 from strandline.snapshot.spark.python_command import python_of_this_program
 from strandline.snapshot.spark.shipping import ship
@@ -67,6 +67,7 @@ _OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _JAVA_SETTINGS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 """Names in the environment of options that Java takes besides ours, as those of _JAVA_CONFIG."""
 _JAVA_CONFIG = "spark.driver.defaultJavaOptions"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
 _SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
 
@@ -77,7 +78,7 @@ def session(
     configs: Mapping[str, str] | None = None,
     *,
     short_jobs: bool = False,
-    archives: Path | None = None,
+    archives: bool = True,
 ) -> SparkSession:
     """Start a session, or return the one that runs, with `configs`, which are Spark's own and win over ours.
 
@@ -89,9 +90,8 @@ def session(
     its stages, of which the audits have hundreds. Each of the two halves the processor that jobs of seconds
     take, as those do; scans of gigabytes in Spark's own operators would take more.
 
-    `archives`: a folder, `cache_folder()` of `class_archive`, for an archive of the driver's classes. The
-    first session leaves one there when its Java ends; later ones start sooner by it. What Java writes to
-    stdout goes to stderr then.
+    `archives`: the driver's Java takes the classes that Spark loads from an archive in the user's cache, and
+    starts sooner by it. The second session of a kind leaves it there when its Java ends (`class_archive`).
 
     Raises NoJava before Spark is started, or when its Java ends at once, and NoMaster, also for a server of
     Spark Connect (`sc://`): its sessions have no context, which the audits need, and begin by
@@ -106,9 +106,9 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
     flags = _SHORT_JOBS if short_jobs else _long_jobs(configs or {})
-    archive = options(archives, java_said, flags) if archives is not None else ""
+    archive = _archive(java_said, flags, configs or {}) if archives else ""
     java = f"-Dlog4j2.configurationFile={_LOGGING} {flags} {archive}".strip()
-    ours = {**_DEFAULTS, "spark.driver.extraJavaOptions": java}
+    ours = {**_DEFAULTS, _JAVA_OPTIONS: java}
     if driver is not None:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = driver
     if short_jobs:
@@ -127,8 +127,7 @@ def session(
     for name, value in {**ours, **(configs or {})}.items():
         builder = builder.config(name, value)
     try:
-        # A Java that cannot write the archive says so when it ends, on what was stdout as it started.
-        with python, own_output() if archive and sys.__stdout__ is not None else nullcontext():
+        with python:
             spark = builder.getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         if not local:
@@ -154,6 +153,16 @@ def _long_jobs(configs: Mapping[str, str]) -> str:
     theirs = " ".join([configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in _JAVA_SETTINGS)])
     # Java does not start with two of them.
     return _LONG_JOBS if _OTHER_COLLECTOR.search(theirs) else f"{_COLLECTOR} {_LONG_JOBS}"
+
+
+def _archive(java_said: str, flags: str, configs: Mapping[str, str]) -> str:
+    """Java's options for an archive of classes; empty if there is none for it."""
+    folder = cache_folder()
+    # A Java that runs goes on, and one with the user's options has none of ours.
+    if folder is None or SparkContext._gateway is not None or _JAVA_OPTIONS in configs:
+        return ""
+    flags = f"{flags} {configs.get(_JAVA_CONFIG, '')}"
+    return options(folder, java_said, flags, configs.get("spark.driver.extraClassPath", ""))
 
 
 def _unix_sockets(folder: str) -> dict[str, str]:

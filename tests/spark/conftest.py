@@ -40,6 +40,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
                 "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },
             short_jobs=True,
+            archives=False,
         )
         # The first query compiles and starts Python workers, which no test should be charged with either.
         started.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()

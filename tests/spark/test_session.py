@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyspark.worker
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from strandline.snapshot.spark import fork_server
@@ -112,6 +113,42 @@ def test_javas_flags_are_ones_that_it_takes_with_the_users(monkeypatch: pytest.M
     assert re.search(r"UseSerialGC += true ", started({"spark.driver.defaultJavaOptions": serial}))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", serial)
     assert re.search(r"UseSerialGC += true ", started({}))
+
+
+def test_an_archive_of_classes_is_of_the_sessions_own_class_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, str, str]] = []
+
+    def options(folder: Path, java: str, flags: str, class_path: str) -> str:
+        asked.append((folder, flags, class_path))
+        return "-Dsome"
+
+    monkeypatch.setattr(session_module, "options", options)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    serial = {
+        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC",
+        "spark.driver.extraClassPath": "/some.jar",
+    }
+    assert session_module._archive("17", "-XX:Some", serial) == "-Dsome"
+    (folder, flags, class_path), *_ = asked
+    assert tmp_path in folder.parents
+    assert (flags.split(), class_path) == (["-XX:Some", "-XX:+UseSerialGC"], "/some.jar")
+    assert session_module._archive("17", "", {"spark.driver.extraJavaOptions": "-Dmine"}) == ""
+    monkeypatch.setattr(SparkContext, "_gateway", object())
+    assert session_module._archive("17", "", {}) == "", "Java runs already"
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("archives", [True, False])
+def test_a_session_starts_by_an_archive_of_classes_unless_told_otherwise(
+    tmp_path: Path, archives: bool
+) -> None:
+    script = f"from strandline.spark import session; session('x', archives={archives})"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=120, check=True)
+    assert any(tmp_path.rglob("*.starts")) is archives, "it was the first one, which leaves a mark"
 
 
 def test_a_java_that_does_not_start_is_told_by_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from strandline.snapshot.spark.audits.collecting import GRACE_MS, Grace
 from strandline.snapshot.spark.audits.report import write_report
 from strandline.snapshot.spark.audits.result import AuditRun, Verdict
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input, run_audits
-from strandline.snapshot.spark.class_archive import cache_folder
 from strandline.snapshot.spark.no_spark import NoSpark
 from strandline.snapshot.spark.session import session
 
@@ -53,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             require("report")
         check_input(chosen.url, options, chosen.cluster)
         running = SparkSession.getActiveSession()
-        spark = running or session(
-            "strandline audit", chosen.master, short_jobs=True, archives=cache_folder()
-        )
+        spark = running or session("strandline audit", chosen.master, short_jobs=True)
         try:
             grace = Grace(round(chosen.grace_seconds * 1000), chosen.grace_epochs)
             run = run_audits(chosen.url, options, chosen.cluster, spark=spark, grace=grace, full=chosen.full)

@@ -37,7 +37,7 @@ def main(settings: dict[str, Any]) -> None:
     if settings["jars"] is not None:
         jars = ":".join(map(str, sorted(Path(settings["jars"]).glob("*.jar"))))
         configs |= {"spark.driver.extraClassPath": jars, "spark.executor.extraClassPath": jars}
-    spark = session("spark-kills", settings["master"], configs, short_jobs=True)
+    spark = session("spark-kills", settings["master"], configs, short_jobs=True, archives=False)
     query = start(spark, settings)
     tell(ready=True)
     query.awaitTermination()
