@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from os import WNOHANG, waitpid
+from pathlib import Path
 
 import psutil
 
@@ -43,6 +44,17 @@ def used(pids: Iterable[int]) -> float:
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def peak(pids: Iterable[int]) -> int:
+    """Most bytes that one of these processes and all below them has had in memory so far."""
+    most = 0
+    for process in tree(pids):
+        with suppress(OSError):  # it has ended
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            told = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+            most = max([most, *(int(kilobytes) * 1024 for kilobytes in told)])
+    return most
 
 
 @dataclass(frozen=True)

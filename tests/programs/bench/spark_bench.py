@@ -4,7 +4,7 @@
 no node takes part, and runs each job at each size in processes of its own. Times say how long a user waits;
 processor time is of all processes together, and can be compared between runs beside other work. Growth is
 between the two largest sizes: what a further gigabyte costs. What is left of the largest run is paid once.
-The part `beside` has real clusters, Kafka's and Strandline's, at the same work (`spark_beside.py`).
+The part `beside` has real clusters, Kafka's and Strandline's, at the same work, by turns (`spark_beside.py`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,23 @@ from pathlib import Path
 from typing import Final
 
 from tests.programs.bench import processor
-from tests.programs.bench.kafka_measure import Servers
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.report import shown, table
-from tests.programs.bench.spark_beside import MEGABYTES, WAYS, Beside, NotHere, Way, ratios
-from tests.programs.bench.spark_driver import JOBS, STAGES, Given
+from tests.programs.bench.spark_beside import (
+    FIRST_READ,
+    MEGABYTES,
+    NEXT_READ,
+    PAIRS,
+    SLOWEST_FIRST,
+    TURNS,
+    WAYS,
+    Beside,
+    NotHere,
+)  # fmt: skip
+from tests.programs.bench.spark_driver import JOBS, STAGES, START, Given
 from tests.programs.bench.spark_storage import BATCH_BYTES, TOPIC, GrowingStorage, Stored
+from tests.programs.bench.spark_turns import HEADER, Broken, Measured, firsts, ratios
+from tests.programs.bench.spark_turns import cells as cells_of_turns
 from tests.programs.folder_option import existing_folder
 
 TIMES: Final = (1, 4, 16)
@@ -60,10 +71,6 @@ class Line:
     """Of the job alone."""
     cpu: float = 0.0
     memory: int = 0
-    way: str = ""
-    """Of `beside`: the source or sink."""
-    servers: float | None = None
-    """Of `beside`: processor time of the cluster meanwhile."""
     problem: str | None = None
 
 
@@ -73,22 +80,39 @@ class Report:
 
     scale: str
     lines: list[Line] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    """Of `beside`."""
 
     @property
     def problems(self) -> list[str]:
         return [f"{line.job}, {line.what}: {line.problem}" for line in self.lines if line.problem]
 
 
+@dataclass(frozen=True)
+class Turns:
+    """How much of `beside` is run; None for what its scale has."""
+
+    jobs: Sequence[str] | None = None
+    turns: int | None = None
+    megabytes: float | None = None
+
+
 class Run:
     """All jobs at all sizes, below one folder."""
 
     def __init__(
-        self, folder: Path, report: Report, record_bytes: Sequence[int], parts: Sequence[str]
+        self,
+        folder: Path,
+        report: Report,
+        record_bytes: Sequence[int],
+        parts: Sequence[str],
+        turns: Turns = Turns(),
     ) -> None:
         self._folder = folder
         self._report = report
         self._record_bytes = record_bytes
         self._parts = parts
+        self._turns = turns
 
     def go(self) -> None:
         scale = self._report.scale
@@ -126,53 +150,39 @@ class Run:
 
     def _stored(self, job: str, what: str, stored: Stored, root: Path) -> None:
         given = Given("strandline", TOPIC, {"url": stored.url}, records=stored.records)
-        taken = self._spark(job, given, root)
+        with tempfile.TemporaryDirectory(dir=root) as kept:
+            driver = [sys.executable, "-m", "tests.programs.bench.spark_driver", job]
+            taken = self._run([*driver, json.dumps(asdict(given)), kept, *STAGES[job]])
         self._done(self._line(job, what, stored, taken), taken, stored.records)
 
     def _beside(self, size: int) -> None:
         """Everything at the first size; of further ones what is read, where it is to be quick."""
-        scale, root = self._report.scale, self._folder / f"beside-{size}"
+        scale, root, asked = self._report.scale, self._folder / f"beside-{size}", self._turns
         root.mkdir()
-
-        def each(job: str, way: Way, given: Given, servers: Servers) -> None:
-            before = servers.processor()
-            taken = self._spark(job, given, root)
-            what = f"{size:,} B a record, {given.records * size / 1e6:,.0f} MB"
-            stored = Stored("", "", given.records * size, given.records, 0)
-            line = self._line(job, what, stored, taken)
-            line.way, line.servers = way.name, servers.processor() - before
-            self._done(line, taken, given.records)
-
         jobs = ["read"] if scale == "quick" and size != self._record_bytes[0] else list(WAYS)
         try:
-            Beside(root, MEGABYTES[scale], size).go(jobs, each)
-        except NotHere as error:
+            Beside(root, asked.megabytes or MEGABYTES[scale], size).go(
+                asked.jobs or jobs, asked.turns or TURNS[scale], self._report.measured.append
+            )
+        except (NotHere, Broken) as error:
             line = Line("beside", f"{size:,} B a record", problem=f"{error}")
             self._report.lines.append(line)
-
-    def _spark(self, job: str, given: Given, root: Path) -> Taken:
-        with tempfile.TemporaryDirectory(dir=root) as kept:
-            driver = [sys.executable, "-m", "tests.programs.bench.spark_driver", job]
-            return self._run([*driver, json.dumps(asdict(given)), kept])
 
     def _done(self, line: Line, taken: Taken, records: int) -> None:
         if line.problem is not None:
             return
-        told = json.loads(taken.output.strip().splitlines()[-1])
-        line.start, line.work = told["start"][0], told["first"][0]
-        names = STAGES[line.job]
-        if told["records"] != records:
-            line.problem = f"{told['records']:,} records of {records:,} were there"
-        elif len(names) > 1:
-            self._report.lines.remove(line)
-            for name in names:
-                # The first one with the session that was started for it.
-                stages = [told[stage] for stage in ("start", name) if stage == name or name == "first"]
-                seconds, spark, servers = map(sum, zip(*stages, strict=True))
-                start = line.start if name == "first" else None
-                job = f"{line.job}, {name}"
-                each = replace(line, job=job, seconds=seconds, start=start, work=told[name][0])
-                self._report.lines.append(replace(each, cpu=spark, servers=servers if line.way else None))
+        told = {stage["stage"]: stage for stage in map(json.loads, taken.output.strip().splitlines())}
+        self._report.lines.remove(line)
+        for name in STAGES[line.job]:
+            # The first one with the session that was started for it.
+            start = told[START] if name == STAGES[line.job][0] else None
+            each = replace(line, job=f"{line.job}, {name}", work=told[name]["seconds"])
+            stages = [told[name], start] if start else [told[name]]
+            each.seconds, each.cpu = (sum(one[what] for one in stages) for what in ("seconds", "spark"))
+            each.start = start["seconds"] if start else None
+            if told[name]["records"] != records:
+                each.problem = f"{told[name]['records']:,} records of {records:,} were there"
+            self._report.lines.append(each)
 
     def _export(self, what: str, stored: Stored, target: Path) -> None:
         command = ["export", TOPIC, "--storage", stored.url, "--cluster-id", stored.cluster, "--json"]
@@ -209,13 +219,12 @@ def cells(lines: Sequence[Line]) -> Iterator[list[str]]:
         speed = line.work or line.seconds
         yield [
             line.job if line.job != before else "",
-            ", ".join(filter(None, (line.what, line.way))),
+            line.what,
             shown(line.seconds, "s"),
             shown(line.start, "s"),
             shown(line.bytes / speed if speed else None, "B/s"),
             shown(line.records / speed if speed else None, "/s"),
             shown(line.cpu, "s"),
-            shown(line.servers, "s"),
             shown(line.memory, "B"),
         ]
         before = line.job
@@ -225,7 +234,7 @@ def growth(lines: Sequence[Line]) -> Iterator[str]:
     """What a job's processor time grows with, by its two largest runs of a kind."""
     kinds: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
-        if line.problem is None and not line.way:
+        if line.problem is None:
             per = f"GB at {line.what.partition(' a record')[0]} a record"
             if line.what.endswith(("batches of a record", "partitions of a batch")):
                 per = "batch" if "batches" in line.what else "partition"
@@ -251,12 +260,18 @@ def main(argv: Sequence[str]) -> int:
         )
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--record-bytes", nargs="+", type=int, default=[1000, 100], metavar="N")
+    parser.add_argument(
+        "--jobs", nargs="+", choices=list(WAYS), metavar="JOB", help="of beside: read, stream, sink"
+    )
+    parser.add_argument("--turns", type=int, metavar="N", help="of beside, in which each way works once; 3")
+    parser.add_argument("--megabytes", type=float, metavar="N", help="of beside: values of its topic; 2000")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--folder", type=existing_folder, default="/var/tmp", help="where the storage goes")
     arguments = parser.parse_args(argv)
     report, began, load = Report(arguments.scale), time.monotonic(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=arguments.folder) as folder:
-        Run(Path(folder), report, arguments.record_bytes, arguments.only or PARTS).go()
+        turns = Turns(arguments.jobs, arguments.turns, arguments.megabytes)
+        Run(Path(folder), report, arguments.record_bytes, arguments.only or PARTS, turns).go()
     seconds = time.monotonic() - began
     if arguments.json:
         print(
@@ -266,23 +281,20 @@ def main(argv: Sequence[str]) -> int:
         )
     else:
         print(f"Spark and exports on {os.cpu_count()} cores, load average {load:.1f} before\n")
-        header = [
-            "",
-            "",
-            "whole run",
-            "start",
-            "bytes",
-            "records",
-            "processor",
-            "servers'",
-            "largest process",
-        ]
-        print(table(header, list(cells(report.lines))))
-        print("\n" + "\n".join(f"- {line}" for line in growth(report.lines)))
-        beside = {(line.job, line.what, line.way): line for line in report.lines if line.way}
-        speeds = {key: line.bytes / line.work for key, line in beside.items() if line.work}
-        print("\n".join(f"- {line}" for line in ratios(speeds)))
+        header = ["", "", "whole run", "start", "bytes", "records", "processor", "largest process"]
+        if report.lines:
+            print(table(header, list(cells(report.lines))))
+            print("\n" + "\n".join(f"- {line}" for line in growth(report.lines)))
+        if report.measured:
+            print("\nBy turns: medians, processor of Spark and of the servers that it asked\n")
+            print(table(HEADER, list(cells_of_turns(report.measured))))
+            compared = [
+                *ratios(report.measured, PAIRS),
+                *firsts(report.measured, FIRST_READ, NEXT_READ, SLOWEST_FIRST),
+            ]
+            print("\n" + "\n".join(f"- {line}" for line in compared))
         print("\n".join(f"- FAILED: {problem}" for problem in report.problems))
+        runs = len(report.lines) + len(report.measured)
         word = f"failed: {len(report.problems)} went wrong" if report.problems else "ok"
-        print(f"bench spark {word}: {len(report.lines)} runs, {seconds:.0f} s")
+        print(f"bench spark {word}: {runs} runs, {seconds:.0f} s")
     return 1 if report.problems else 0

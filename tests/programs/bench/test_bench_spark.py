@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from tests.clients.programs import SPARK, Missing
 from tests.peers.kafka_jars import NoKafka
-from tests.programs.bench import processor, spark_bench, spark_beside
+from tests.programs.bench import processor, spark_bench, spark_beside, spark_driver
 from tests.programs.bench.processor import Taken
 from tests.programs.bench.spark_bench import Line, Report, Run, growth
-from tests.programs.bench.spark_beside import WAYS, Beside
-from tests.programs.bench.spark_driver import STREAMS, Given
-from tests.programs.bench.spark_storage import GrowingStorage
+from tests.programs.bench.spark_beside import SINKS, SOURCES
+from tests.programs.bench.spark_driver import START, Given
+from tests.programs.bench.spark_storage import TOPIC, GrowingStorage
+from tests.programs.bench.spark_turns import Broken, Driver, Measured, Pair, cells, firsts, ratios
 
 
 def test_the_processor_time_of_orphans_counts() -> None:
@@ -35,60 +38,105 @@ def test_storage_grows_and_has_both_levels(tmp_path: Path) -> None:
         assert any((tmp_path / "objects" / level).rglob("*"))
 
 
-class PlayedServers:
-    """A cluster's processes that take two seconds between two looks."""
+@dataclass
+class Played:
+    """A driver of which each stage takes two seconds, or one with what is Strandline's."""
 
-    seconds = 0.0
+    job: str
+    given: Given
+    folder: Path
+    environment: Mapping[str, str]
+    lost: ClassVar[int] = 0
+    asked: ClassVar[list[tuple[str, Given]]] = []
+    slow: ClassVar[range] = range(0)
+    """The stages that take three times as long, by number."""
+    up: ClassVar[list[Given]] = []
 
-    def processor(self) -> float:
-        self.seconds += 2
-        return self.seconds
+    def __post_init__(self) -> None:
+        assert self.folder.is_dir()
+        self.up.append(self.given)
+        self.start = self._taken(START)
+
+    def stage(self, name: str) -> spark_driver.Taken:
+        assert self.given in self.up
+        self.asked.append((name, self.given))
+        return self._taken(name)
+
+    def _taken(self, name: str) -> spark_driver.Taken:
+        seconds = 1.0 if self.given.format == "strandline" else 2.0
+        if len(self.asked) in self.slow:
+            seconds *= 3.0
+        return spark_driver.Taken(name, seconds, 4.0, 2.0, 1, self.given.records - self.lost)
+
+    def end(self) -> None:
+        self.up.remove(self.given)
 
 
-def played_go(self: Beside, jobs: Sequence[str], each: Callable[..., None]) -> None:
-    for job in jobs:
-        for way in WAYS[job]:
-            each(job, way, Given(way.format, "topic", records=4_000), PlayedServers())
+class PlayedCluster:
+    """Any cluster, of which nothing is asked but where it is."""
+
+    pids: Sequence[int] = ()
+
+    def __init__(self, folder: Path, settings: Sequence[str] = ()) -> None:
+        self.folder = folder
+        self.bootstrap = folder.parent.name.partition("-")[0]
+
+    def up(self) -> None:
+        self.folder.mkdir()
+
+    def down(self) -> None:
+        pass
+
+
+@pytest.fixture
+def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters and drivers of `beside` are played."""
+    monkeypatch.setattr(SPARK.__class__, "command", lambda self: ["python", "jars"])
+    monkeypatch.setattr(spark_beside, "KafkaCluster", PlayedCluster)
+    monkeypatch.setattr(spark_beside, "StrandlineCluster", PlayedCluster)
+    monkeypatch.setattr(spark_beside, "Driver", Played)
+    monkeypatch.setattr(spark_beside, "fill", lambda peer, amount, size: ("filled", 4_000, None))
+    monkeypatch.setattr(spark_beside, "new_topic", lambda peer, partitions: "new")
+    monkeypatch.setattr(spark_beside, "settle", lambda servers: None)
+    monkeypatch.setattr(spark_beside, "_checkpoint", lambda cluster: None)
+    monkeypatch.setattr(spark_beside, "_delete", lambda peer, topic: None)
+    for name in ("asked", "up"):
+        monkeypatch.setattr(Played, name, [])
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_every_job_runs_at_every_size_and_what_is_missing_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lost: int,
+    capsys: pytest.CaptureFixture[str],
+    clusters: None,
 ) -> None:
     def played(command: Sequence[str], seconds: float) -> Taken:
-        told, records = {}, 1_000
+        told: list[spark_driver.Taken] = []
         if "tests.programs.bench.spark_driver" in command:
             given = Given(**json.loads(command[4]))
-            records = given.records
-            # Strandline's are twice as fast as what is beside them.
-            again = 1.0 if given.format == "strandline" else 2.0
-            took = [again, 2 * again, 0.5]
-            told = {"records": records - lost, "start": [1.0, 3.0, 0.5]} | dict.fromkeys(STREAMS, took)
+            told = [spark_driver.Taken(START, 1.0, 3.0, 0.0, 1)]
+            told += [spark_driver.Taken(name, 1.0, 2.0, 0.0, 1, given.records - lost) for name in command[6:]]
         if "export" in command:
             target = Path(command[command.index("--to") + 1])
             target.mkdir(parents=True)
             (target / "one.parquet").touch()
-        return Taken(0, 9.0, 4.0 + records / 1_000, 1, json.dumps(told), "")
+        return Taken(0, 9.0, 5.0, 1, "\n".join(json.dumps(asdict(one)) for one in told), "")
 
     monkeypatch.setattr(processor, "run", played)
-    monkeypatch.setattr(SPARK.__class__, "command", lambda self: ["python", "jars"])
-    monkeypatch.setattr(Beside, "go", played_go)
+    monkeypatch.setattr(Played, "lost", lost)
     status = spark_bench.main(["--tiny", "--record-bytes", "1000", "--folder", str(tmp_path)])
     told = capsys.readouterr().out
     assert status == lost
-    assert told.count(" records of ") == (3 + 3 + 2 + 2 + 11 if lost else 0)
-    report = Report("tiny")
-    Run(tmp_path, report, [1000], ["export"]).go()
-    assert [line.job for line in report.lines] == ["export"] * 3
+    reads, streams, turns = 2 * 3, 3 * 3, 1
+    assert told.count(" records of ") == (reads + streams + 2 * (2 + 2) + turns if lost else 0)
     assert ("bench spark ok" in told) is not bool(lost)
     assert "audit again: " in told
     assert "of processor a partition" in told
-    size = "1,000 B a record, 4 MB"
-    missed = f"read, again, {size}: Strandline's source is 2.0 times Kafka's source, wanted 3: MISSED"
-    assert (missed in told) is not bool(lost)
-    assert "sink, 1,000 B a record, 4 MB: Strandline's sink, exactly once is 2.0 times" in told
-    for which in () if lost else STREAMS:
-        assert f"stream, {which}, 1,000 B a record, 4 MB: Strandline's source is 2.0 times Kafka's" in told
+    report = Report("tiny")
+    Run(tmp_path, report, [1000], ["export"]).go()
+    assert [line.job for line in report.lines] == ["export"] * 3
     if not lost:
         report = Report("tiny")
         Run(tmp_path / "streams", report, [1000], ["stream"]).go()
@@ -99,21 +147,82 @@ def test_every_job_runs_at_every_size_and_what_is_missing_is_a_problem(
         report = Report("tiny")
         Run(tmp_path / "reads", report, [1000], ["read"]).go()
         assert [line.job for line in report.lines] == ["read, first", "read, again"] * 3
-    theirs = next(line for line in told.splitlines() if spark_beside.KAFKA_SINK.name in line)
-    assert "2.00 s" in theirs, "what the servers took"
 
 
-@pytest.mark.parametrize(("again", "verdict"), [(29.0, "2.9 {}: holds"), (31.0, "3.1 {}: MISSED")])
-def test_a_first_read_may_take_three_times_as_long_as_the_second(again: float, verdict: str) -> None:
-    speeds = {
-        (job, "some", way): speed
-        for way in (spark_beside.OURS.name, spark_beside.KAFKA_TUNED.name)
-        for job, speed in (("read, first", 10.0), ("read, again", again))
-    }
-    ours, tuned = list(spark_beside.ratios(speeds))[-2:]
-    told = verdict.format("times as long as again, 3 at most")
-    assert ours == f"read, first, some: Strandline's source takes {told}"
-    assert tuned == f"read, first, some: Kafka's source, tuned takes {again / 10:.1f} times as long as again"
+def test_ways_take_turns_and_are_compared_within_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clusters: None
+) -> None:
+    ways = len(SOURCES)
+    each = 2 * ways + len(SINKS)
+    monkeypatch.setattr(Played, "slow", range(5 + each, 5 + 2 * each))  # the second turn
+    command = ["--only", "beside", "--jobs", "read", "sink", "--turns", "3", "--record-bytes", "1000"]
+    assert spark_bench.main([*command, "--folder", str(tmp_path)]) == 0
+    told = capsys.readouterr().out
+    assert not Played.up, "all have ended"
+    before, asked = Played.asked[:4], Played.asked[4:]
+    assert [name for name, _ in before] == ["first"] * 4, "of the programs before there is an archive"
+    assert len(asked) == 3 * each
+    for turn in range(3):
+        stages = asked[turn * each : (turn + 1) * each]
+        assert [name for name, _ in stages[: 2 * ways]] == ["first"] * ways + ["again"] * ways
+        assert [given for _, given in stages[:ways]] == [given for _, given in stages[ways : 2 * ways]]
+        formats = [(given.bootstrap, given.format, given.plain) for _, given in stages[:ways]]
+        wanted = [(way.on, way.format, way.plain) for way in SOURCES]
+        assert formats == wanted[turn:] + wanted[:turn]
+    for _, given in asked:
+        assert (given.topic == "new") == (given.records == 2_000), "a sink writes half of it elsewhere"
+        assert given.schema() == (spark_driver.COLUMNS if given.format == "strandline" else None)
+    size = "1,000 B a record, 4 MB"
+    kafka = f"read, again, {size}: Strandline's source is 2.0 (2.0 to 2.0) times as fast as Kafka's source"
+    assert f"{kafka}, wanted 3: MISSED" in told
+    assert "Strandline's sink, exactly once is 2.0 (2.0 to 2.0) times as fast as Kafka's sink" in told
+    (row,) = (line for line in told.splitlines() if line.startswith("read, again"))
+    assert "1.0 to 3.0 s" in row, "the machine's slow turn is no ratio"
+
+
+def measured(job: str, way: str, *seconds: float) -> list[Measured]:
+    return [Measured(job, "some", way, turn, took, 1.0, 1.0, 1, 100) for turn, took in enumerate(seconds)]
+
+
+def test_a_ratio_is_the_median_of_the_turns() -> None:
+    lines = [*measured("read", "ours", 1.0, 4.0, 2.0), *measured("read", "theirs", 3.0, 8.0, 8.0)]
+    (told,) = ratios(lines, [Pair("read", "ours", "theirs", 3.0), Pair("read", "ours", "none", 1.0)])
+    assert told == "read, some: ours is 3.0 (2.0 to 4.0) times as fast as theirs, wanted 3: holds"
+    (told,) = ratios(lines[:-1], [Pair("read", "ours", "theirs")])
+    assert told == "read, some: ours is 2.5 (2.0 to 3.0) times as fast as theirs"
+    (row,) = cells(lines[:3])
+    assert row[1:5] == ["some, ours", "50.0 /s", "2.00 s", "1.0 to 4.0 s"]
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"), [(2.9, "2.9 (2.9 to 9.0) {}: holds"), (3.1, "3.1 (3.1 to 9.0) {}: MISSED")]
+)
+def test_a_first_read_may_take_three_times_as_long_as_the_second(first: float, verdict: str) -> None:
+    lines = [*measured("first", "ours", first, 9.0, first), *measured("again", "ours", 1.0, 1.0, 1.0)]
+    (told,) = firsts(lines, "first", "again", 3.0)
+    assert told == f"first, some: ours takes {verdict.format('times as long as again, 3 at most')}"
+
+
+def test_a_driver_that_ends_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Broken, match=r"start: .*Spark needs Java"):
+        Driver("read", Given("strandline", "topic"), tmp_path, {"JAVA_HOME": "/none"})
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_driver_does_what_it_is_asked_for_and_stays_up(tmp_path: Path, plain: bool) -> None:
+    stored = GrowingStorage(tmp_path / "objects", 100, 10, 2).grow(4)
+    given = Given("strandline", TOPIC, {"url": stored.url}, records=stored.records, plain=plain)
+    (tmp_path / "driver").mkdir()
+    driver = Driver("read", given, tmp_path / "driver", {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    try:
+        first, again = driver.stage("first"), driver.stage("again")
+    finally:
+        driver.end()
+    assert (first.stage, first.records, again.records) == ("first", 40, 40)
+    assert first.seconds > again.seconds > 0
+    assert driver.start.spark > 0
+    assert again.memory >= first.memory > 50_000_000
+    assert any((tmp_path / "cache").rglob("*.starts")) is not plain
 
 
 def test_where_the_jars_are_not_there_it_is_a_problem_of_a_line(
