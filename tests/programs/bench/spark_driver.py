@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from strandline.snapshot.own_output import own_output
 from strandline.spark import session
 from tests.programs.bench import processor
 
@@ -183,24 +184,28 @@ JOBS: Final[dict[str, Callable[[SparkSession, Given, Path, str], Counting]]] = {
 
 
 def main(job: str, told: str, folder: str, *stages: str) -> None:
-    given = Given(**json.loads(told))
+    with own_output() as output:  # Java prints to its own what it likes
+        _work(job, Given(**json.loads(told)), Path(folder), stages, output)
+
+
+def _work(job: str, given: Given, folder: Path, stages: Sequence[str], output: TextIO) -> None:
     taking = Stages(given.servers)
     spark = given.session()
-    _tell(taking.end(START))
+    _tell(output, taking.end(START))
     names: Iterable[str] = stages or (line.strip() for line in sys.stdin)
     for name in names:
         taking.begin()
-        counting = JOBS[job](spark, given, Path(folder), name)
+        counting = JOBS[job](spark, given, folder, name)
         taken = asdict(taking.end(name))
-        _tell(Taken(**taken | {"records": counting()}))
+        _tell(output, Taken(**taken | {"records": counting()}))
     gateway: Any = SparkContext._gateway
     spark.stop()
     gateway.proc.stdin.close()
     gateway.proc.wait(_JAVA_SECONDS)
 
 
-def _tell(taken: Taken) -> None:
-    print(json.dumps(asdict(taken)), flush=True)
+def _tell(output: TextIO, taken: Taken) -> None:
+    print(json.dumps(asdict(taken)), file=output, flush=True)
 
 
 if __name__ == "__main__":
