@@ -242,7 +242,8 @@ class Beside:
 
 
 def _delete(peer: KafkaCluster | StrandlineCluster, topic: str) -> None:
-    AdminClient(client(peer)).delete_topics([topic])[topic].result(_DELETE_SECONDS)
+    admin = AdminClient(client(peer))  # which has to live as long as it is waited for
+    admin.delete_topics([topic])[topic].result(_DELETE_SECONDS)
 
 
 def settle(servers: Sequence[Servers]) -> None:

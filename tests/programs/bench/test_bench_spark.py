@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -178,6 +179,31 @@ def test_ways_take_turns_and_are_compared_within_each(
     assert "Strandline's sink, exactly once is 2.0 (2.0 to 2.0) times as fast as Kafka's sink" in told
     (row,) = (line for line in told.splitlines() if line.startswith("read, again"))
     assert "1.0 to 3.0 s" in row, "the machine's slow turn is no ratio"
+
+
+def test_a_topic_is_deleted_by_a_client_that_lives_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[bool] = []
+
+    class Deleting:
+        def __init__(self, admin: Admin) -> None:
+            self.admin = weakref.ref(admin)
+
+        def result(self, seconds: float) -> None:
+            waited.append(self.admin() is not None)
+
+    class Admin:
+        def __init__(self, settings: Mapping[str, str]) -> None:
+            pass
+
+        def delete_topics(self, topics: Sequence[str]) -> dict[str, Deleting]:
+            return {topic: Deleting(self) for topic in topics}
+
+    monkeypatch.setattr(spark_beside, "AdminClient", Admin)
+    monkeypatch.setattr(spark_beside, "client", lambda peer: {})
+    spark_beside._delete(PlayedCluster(tmp_path), "topic")  # type: ignore[arg-type]
+    assert waited == [True]
 
 
 def measured(job: str, way: str, *seconds: float) -> list[Measured]:
