@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from threading import Event
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from strandline.cluster.commands.consume import parse_start
+from strandline.cluster.commands.export_follow import follow as follow_export
+from strandline.cluster.commands.export_follow import telling
 from strandline.cluster.commands.export_output import show_check, show_export
 from strandline.cluster.failure import MISUSED, CommandFailed
 from strandline.cluster.output import Json, plural, progress
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from strandline.snapshot.spark.export.check import Checked
     from strandline.snapshot.spark.export.json_columns import Fields
     from strandline.snapshot.spark.export.run import Export
-    from strandline.snapshot.spark.export.running import Exported
     from strandline.snapshot.spark.export.target import Target
     from strandline.snapshot.spark.options import ReadOptions
     from strandline.snapshot.storage import Storage
@@ -205,9 +203,9 @@ def export(
             if compact and not exporting.compacts:
                 raise CommandFailed("--compact is of --format delta", "leave it out, or use an engine")
             if follow:
-                _follow(exporting, every, tell, lambda done: show_export(done, to, as_json))
+                follow_export(exporting, every, tell, lambda done: show_export(done, to, as_json))
                 return
-            done = exporting.run(_telling(tell))
+            done = exporting.run(telling(tell))
             try:
                 compacted = exporting.compact() if compact else 0
             except ExportError:
@@ -220,46 +218,6 @@ def export(
     except (SourceError, StorageError, BadObject) as error:
         raise said(error) from None
     show_export(done, to, as_json, compacted)
-
-
-def _follow(export: Export, every: float, tell: Any, each: Callable[[Exported], None]) -> None:
-    """Export what is new, again and again, until a signal comes."""
-    with _signalled() as ended:
-        while not ended.is_set():
-            done = export.run(_telling(tell), ended.is_set)
-            if done.rounds:
-                each(done)
-            tell(f"waiting for more, looks again in {every:g} s")
-            ended.wait(every)
-
-
-@contextmanager
-def _signalled() -> Iterator[Event]:
-    """An event that SIGINT or SIGTERM sets; a second signal does what it always does."""
-    ended = Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def end(*_: object) -> None:
-        restore()
-        ended.set()
-
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield ended
-    finally:
-        restore()
-
-
-def _telling(tell: Any) -> Callable[[Exported, int, int], None]:
-    def told(done: Exported, ended: int, units: int) -> None:
-        tell(f"{plural(done.records, 'record')} exported; round {done.rounds + 1}: {ended} of {units} parts")
-
-    return told
 
 
 def _start(begin: str) -> dict[str, str]:

@@ -96,7 +96,12 @@ class Tails:
         added = [group for group in groups if group not in self._groups]
         if added:
             self._groups.update((group, _Followed()) for group in added)
-            self._take(self._known, added)
+            try:
+                self._take(self._known, added)
+            except BaseException:
+                for group in added:  # half of what was known is not all of it: the next call begins again
+                    del self._groups[group]
+                raise
 
     def keep(self, groups: Collection[int]) -> None:
         """Follow no others any more: their topics are gone."""

@@ -7,11 +7,11 @@ which is read only where offsets and times that are wanted may lie.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ from strandline.statemachine.partition.level_one import LevelOneExtent, level_on
 from strandline.statemachine.partition.partition_state import snapshot_fields
 from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.watermarks import last_stable_offset
+
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
@@ -116,21 +118,26 @@ class NotPublished(SourceError):
 
 
 def partition_views(storage: Storage, options: ReadOptions) -> list[PartitionView]:
-    """The wanted partitions, in the order of topics and numbers; raises SourceError.
-
-    Looks again for up to the sum of WAITS_SECONDS where a newer state will name what is missing.
-    """
+    """The wanted partitions, in the order of topics and numbers; raises SourceError."""
     try:
         checkpoints = wanted_checkpoints(storage, options)
-        for wait in (*WAITS_SECONDS[1:], None):
-            try:
-                return _found(storage, options, checkpoints)
-            except (ObjectGone, NotPublished) as error:
-                hopeless = isinstance(error, NotPublished) and not checkpoints.has_tails
-                if wait is None or hopeless or not checkpoints.renewed(wait):
-                    raise
+        return looked_again(checkpoints, partial(_found, storage, options, checkpoints))
     except (StorageError, BadObject) as error:
         raise SourceError(str(error)) from error
+
+
+def looked_again(checkpoints: NewestCheckpoints, look: Callable[[], Seen]) -> Seen:
+    """Return what `look` gives; it is called again where a newer state will name what is missing.
+
+    That takes up to the sum of WAITS_SECONDS. Raises what `look` raises.
+    """
+    for wait in (*WAITS_SECONDS[1:], None):
+        try:
+            return look()
+        except (ObjectGone, NotPublished) as error:
+            hopeless = isinstance(error, NotPublished) and not checkpoints.has_tails
+            if wait is None or hopeless or not checkpoints.renewed(wait):
+                raise
     raise AssertionError("the last look returns or raises")
 
 

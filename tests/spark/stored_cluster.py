@@ -316,7 +316,9 @@ class StoredCluster:
     def put(self, key: str, data: bytes) -> None:
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        unfinished = path.with_name(f".{path.name}")  # as a node does: nobody sees half of an object
+        unfinished.write_bytes(data)
+        unfinished.rename(path)
 
     def control(self, command: ControllerCommand) -> Any:
         return self.controller.apply(encode_controller(command))

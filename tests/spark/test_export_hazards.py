@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -288,44 +285,6 @@ def test_whatever_a_command_says_it_ends_with_one_line_at_most(
         assert "should not have happened" not in done.err, (option, word, done.err)
         assert not done.status or done.err.startswith("strandline: "), (option, word, done)
         assert done.err.count("\n") == bool(done.status), (option, word, done.err)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_follows_exports_what_is_new_until_a_signal(
-    cluster: StoredCluster,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-) -> None:
-    lake = tmp_path / "lake"
-    before = signal.getsignal(number)
-
-    def rounds_until(count: int) -> None:
-        """Give up with the test's own time."""
-        while len(list(lake.glob(f"{ROUNDS}*.manifest.json"))) < count:
-            time.sleep(0.02)
-
-    def meanwhile() -> None:
-        for count in (1, 2):
-            rounds_until(count)
-            write(cluster, *cluster.partitions.values())
-            cluster.checkpoint()
-        rounds_until(3)
-        while exported(lake) != readable(cluster, "orders"):  # a round may have come amid a checkpoint
-            time.sleep(0.02)
-        os.kill(os.getpid(), number)
-
-    other = threading.Thread(target=meanwhile, daemon=True)
-    other.start()
-    right = ["orders", "--storage", cluster.url, "--to", str(lake), "--json", "--follow", "--every", "0.1"]
-    done = strandline(capfd, monkeypatch, "export", *right)
-    other.join()
-    assert (done.status, done.err) == (0, "")
-    told = [json.loads(line) for line in done.out.splitlines()]
-    assert exported(lake) == readable(cluster, "orders")
-    assert sum(one["records"] for one in told) == sum(map(len, readable(cluster, "orders").values()))
-    assert signal.getsignal(number) == before
 
 
 def test_a_run_that_is_stopped_leaves_the_rest_of_its_round(cluster: StoredCluster, tmp_path: Path) -> None:

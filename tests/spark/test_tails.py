@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from strandline.snapshot.spark.newest import NewestCheckpoints
 from strandline.snapshot.spark.options import SourceError, parse
 from strandline.snapshot.spark.tails import Tails
 from strandline.snapshot.spark.views import partition_views
-from strandline.snapshot.storage import ObjectMissing, Storage
+from strandline.snapshot.storage import ObjectMissing, Storage, StorageError
 from strandline.snapshot.tail_document import OWNER_NAME, Section, TailDocument, tail_name
 from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.controller.controller_commands import Bootstrap, CreateTopic, DeleteTopic
@@ -270,6 +271,19 @@ def test_nothing_is_kept_of_a_topic_that_was_deleted() -> None:
     assert newest._kept.keys() == {CONTROLLER_GROUP}
 
 
+def test_tails_that_could_not_be_read_are_read_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = Bucket()
+    bucket.put(HISTORY.section(2, 3, state=True))
+    tails = Tails(bucket, CLUSTER)
+    tails.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "get", _refuse)
+        with pytest.raises(StorageError, match="busy"):
+            tails.follow([GROUP])
+    tails.follow([GROUP])
+    assert _index(tails) == 3
+
+
 def test_what_cannot_be_read_says_so() -> None:
     bucket = Bucket()
     wrong = HISTORY.section(2, 2, state=True)._replace(state=b"\xc1")
@@ -318,8 +332,12 @@ def test_a_read_waits_for_a_new_partition_only_where_its_state_can_come(
         bucket.objects[point_name(CLUSTER, 4)] = point.encode()
         options["checkpoint"] = "4"
     waits: list[float] = []
+    here, pause = threading.get_ident(), time.sleep
 
     def sleep(seconds: float) -> None:
+        if threading.get_ident() != here:
+            pause(seconds)  # a thread of another test, which this one is no part of
+            return
         waits.append(seconds)
         if published == "soon" and len(waits) == 2:
             bucket.put(Section(KIND, group, 1, 1, HISTORY.states[1], b""), made_ms=9)
@@ -343,6 +361,10 @@ def test_a_read_waits_for_a_new_partition_only_where_its_state_can_come(
         with pytest.raises(SourceError, match="its lease has ended"):
             partition_views(bucket, parse(options))
         assert (looks, waits) == ([1], []), "nothing newer comes of a point"
+
+
+def _refuse(key: str) -> bytes:
+    raise StorageError(f"object {key}: busy")
 
 
 def _index(tails: Tails) -> int:

@@ -20,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, Transaction
 
 from strandline.snapshot.spark.export.documents import File, Manifest, Settings, topic_folder
-from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.errors import ExportError, TableFailed
 from strandline.snapshot.spark.export.json_columns import NO_VALUE, arrow_fields
 from strandline.snapshot.spark.export.parquet import file_schema
 from strandline.snapshot.spark.export.tables import Tables
@@ -160,4 +160,4 @@ class DeltaTables(Tables):
             yield
         except (DeltaError, OSError, ValueError) as error:
             line = str(error).partition("\n")[0] or type(error).__name__
-            raise ExportError(f"{self.place(topic)}: {line}", "mend the table, and run it again") from error
+            raise TableFailed(f"{self.place(topic)}: {line}", "mend the table, and run it again") from error

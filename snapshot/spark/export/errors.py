@@ -12,4 +12,11 @@ class ExportError(Exception):
         self.cure = cure
 
     def __reduce__(self) -> tuple[type[ExportError], tuple[str, str]]:
-        return ExportError, (self.cause, self.cure)
+        return type(self), (self.cause, self.cure)
+
+
+class TableFailed(ExportError):
+    """A table, its catalog or its storage does not answer, or another writer was faster each time.
+
+    It may pass by itself.
+    """

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform
 
 from strandline.snapshot.spark.export.documents import File, Manifest, Settings
-from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.errors import ExportError, TableFailed
 from strandline.snapshot.spark.export.parquet import file_schema
 from strandline.snapshot.spark.export.tables import Tables
 from strandline.snapshot.spark.export.target import STATE, Target
@@ -150,7 +150,7 @@ class IcebergTables(Tables):
             raise
         except Exception as error:  # a catalog's client raises what its transport raises
             line = str(error).partition("\n")[0] or type(error).__name__
-            raise ExportError(
+            raise TableFailed(
                 f"{self.place(topic)}: {line}", "mend the table or its catalog, and run it again"
             ) from error
 

@@ -9,10 +9,18 @@ from typing import Final
 
 import numpy as np
 
-from strandline.snapshot.spark.export.documents import BYTES, FIXED, Plan, Range, Settings, Unit
+from strandline.snapshot.spark.export.documents import (
+    BYTES,
+    FIXED,
+    Plan,
+    Range,
+    Settings,
+    Unit,
+    spans,
+)
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.json_columns import FOLDER_KINDS, Fields, column_name, extended, grown
-from strandline.snapshot.spark.newest import PUBLISHES
+from strandline.snapshot.spark.newest import PUBLISHES, NewestCheckpoints
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.sample import sampled
 from strandline.snapshot.spark.stream_limits import ends
@@ -26,7 +34,7 @@ from strandline.snapshot.spark.stream_offsets import (
     still_there,
     to_json,
 )
-from strandline.snapshot.spark.views import PartitionView, with_blocks
+from strandline.snapshot.spark.views import PartitionView, newest_views, with_blocks
 from strandline.snapshot.storage import Storage
 from strandline.statemachine.controller.controller_state import Topic
 
@@ -239,3 +247,33 @@ def views_of(unit: Unit, views: Mapping[tuple[str, int], PartitionView]) -> list
         if (unit.topic, one.partition) in views
     ]
     return [part for part in parts if part.first < part.end]
+
+
+def views_there(
+    storage: Storage, checkpoints: NewestCheckpoints, plan: Plan, units: Sequence[Unit], *, committed: bool
+) -> tuple[dict[tuple[str, int], PartitionView], list[str]]:
+    """The partitions of some units as they are now, within what these have; and what is gone of that.
+
+    Raises ExportError, SourceError, StorageError, BadObject.
+    """
+    state = checkpoints.controller()
+    offsets = offsets_of(plan.next)
+    wanted = spans(units)
+    places = [
+        (topic, number)
+        for name, number in wanted
+        if (topic := state.by_name.get(name)) is not None and topic.topic_id == offsets[name].topic_id
+    ]
+    found = newest_views(checkpoints, places, committed)
+    views, lost = [], []
+    for (name, number), (first, end) in wanted.items():
+        view = found.get((name, number))
+        if view is None:
+            lost.append(f"{name}-{number}: the topic was deleted, with its offsets {first} to {end - 1}")
+            continue
+        check_end(offsets, view, end)
+        if view.first > first:
+            lost.append(f"{name}-{number}: offsets {first} to {min(view.first, end) - 1} were deleted")
+        if view.first < end:
+            views.append(view.within(first, end))
+    return {(view.topic, view.number): view for view in with_blocks(storage, views)}, lost

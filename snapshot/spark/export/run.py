@@ -21,7 +21,6 @@ from strandline.snapshot.spark.export.documents import (
     Manifest,
     Plan,
     Settings,
-    Unit,
     done_name,
     done_prefix,
     encode,
@@ -34,7 +33,6 @@ from strandline.snapshot.spark.export.documents import (
     plan_of,
     round_of_done,
     rounds,
-    spans,
 )
 from strandline.snapshot.spark.export.errors import ExportError
 from strandline.snapshot.spark.export.formats import open_tables
@@ -43,17 +41,16 @@ from strandline.snapshot.spark.export.parquet import Job, found_file
 from strandline.snapshot.spark.export.planning import (
     Limits,
     Planner,
-    check_end,
-    offsets_of,
     refuse_loss,
     views_of,
+    views_there,
 )
 from strandline.snapshot.spark.export.running import Exported, Runner
 from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions
 from strandline.snapshot.spark.plan import in_order
-from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
+from strandline.snapshot.spark.views import bounded_view, looked_again, newest_views
 from strandline.snapshot.storage import ObjectMissing, Storage
 
 
@@ -168,15 +165,19 @@ class Export:
                 )
 
     def run(
-        self, tell: Callable[[Exported, int, int], None] = lambda *_: None, stopped: Callable[[], bool] = bool
+        self,
+        tell: Callable[[Exported, int, int], None] = lambda *_: None,
+        stopped: Callable[[], bool] = bool,
+        done: Exported | None = None,
     ) -> Exported:
         """Export all that is published and the target has not; again and again, if so called.
 
         `tell` is called with what was done so far, and of the round under way the units done and all. Once
         it is `stopped` it ends after the units that are under way: the next run goes on with the others.
-        Raises ExportError, SourceError, StorageError, BadObject.
+        `done` is what it adds to, and returns. Raises ExportError, SourceError, StorageError, BadObject; the
+        rounds that `done` has by then have happened, and another call goes on behind them.
         """
-        done = Exported()
+        done = Exported() if done is None else done
         if self._newest is not None:
             self._commit(self._newest)
         self._forget_done()
@@ -198,9 +199,9 @@ class Export:
                 if ended is None:
                     break
                 self._newest = ended
-                self._commit(ended)
                 done.resumed |= resumed
                 done.add(ended)
+                self._commit(ended)
             self._round = number
             self._forget_done()
         return done
@@ -229,14 +230,17 @@ class Export:
     def _plan(self, number: int) -> tuple[Plan | None, bool]:
         """Plan a round and write it down, None with nothing new; whether another run's plan was first."""
         self._checkpoints.look(whole=True)
+        plan = looked_again(self._checkpoints, partial(self._next, number))
+        if plan is None or self._target.create(plan_name(number), encode(plan)):
+            return plan, False
+        return self._planned(number), True
+
+    def _next(self, number: int) -> Plan | None:
         state = self._checkpoints.controller()
         check_wanted(state, self._options)
         views = newest_views(self._checkpoints, wanted_places(state, self._options), self._options.committed)
         last = None if self._newest is None else self._newest.plan
-        plan = self._planner.next_round(number, last, state.by_name, views)
-        if plan is None or self._target.create(plan_name(number), encode(plan)):
-            return plan, False
-        return self._planned(number), True
+        return self._planner.next_round(number, last, state.by_name, views)
 
     def _ended(
         self, plan: Plan, resumed: bool, tell: Callable[[int, int], None], stopped: Callable[[], bool]
@@ -244,7 +248,8 @@ class Export:
         """Write a plan's files, then its manifest; None if it was stopped before all files are there."""
         ended = self._already_written(plan) if resumed else {}
         left = {number: unit for number, unit in enumerate(plan.units) if number not in ended}
-        views, lost = self._views(plan, [*left.values()])
+        there = partial(views_there, self._storage, self._checkpoints, plan, [*left.values()])
+        views, lost = looked_again(self._checkpoints, partial(there, committed=self._options.committed))
         refuse_loss(lost, self._accept_loss)
         jobs = [
             Job(self._storage, self._target, plan, number, in_order(views_of(unit, views)))
@@ -290,32 +295,6 @@ class Export:
             for file in self._left_behind(plan, [one for files in found.values() for one in files]):
                 found.setdefault(file.unit, (file,))
         return found
-
-    def _views(
-        self, plan: Plan, units: Sequence[Unit]
-    ) -> tuple[dict[tuple[str, int], PartitionView], list[str]]:
-        """The partitions of some units as they are now, within what these have; and what is gone of that."""
-        state = self._checkpoints.controller()
-        offsets = offsets_of(plan.next)
-        wanted = spans(units)
-        places = [
-            (topic, number)
-            for name, number in wanted
-            if (topic := state.by_name.get(name)) is not None and topic.topic_id == offsets[name].topic_id
-        ]
-        found = newest_views(self._checkpoints, places, self._options.committed)
-        views, lost = [], []
-        for (name, number), (first, end) in wanted.items():
-            view = found.get((name, number))
-            if view is None:
-                lost.append(f"{name}-{number}: the topic was deleted, with its offsets {first} to {end - 1}")
-                continue
-            check_end(offsets, view, end)
-            if view.first > first:
-                lost.append(f"{name}-{number}: offsets {first} to {min(view.first, end) - 1} were deleted")
-            if view.first < end:
-                views.append(view.within(first, end))
-        return {(view.topic, view.number): view for view in with_blocks(self._storage, views)}, lost
 
     def _left_behind(self, plan: Plan, files: Sequence[File]) -> list[File]:
         """Files of the round that an earlier run wrote, and for which there were no records any more.

@@ -18,7 +18,7 @@ from strandline.snapshot.spark.export.documents import (
     manifest_of,
     topic_folder,
 )
-from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.errors import ExportError, TableFailed
 from strandline.snapshot.spark.export.target import Target
 
 COMMITS: Final = 8
@@ -64,7 +64,7 @@ class Tables(ABC):
                 if self._committed(topic, files, manifest):
                     break
             else:
-                raise ExportError(
+                raise TableFailed(
                     f"{self.place(topic)} has a commit of another writer again and again",
                     "run it again when they are done, it goes on where it was",
                 )
