@@ -53,7 +53,7 @@ KNOWN = (
     "maxbytespertrigger",
     "failondataloss",
 )
-STREAM_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "failondataloss")
+STREAM_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger")
 """Options that mean nothing to a batch read."""
 BATCH_ONLY = ("endingoffset", "endingtimestamp", "checkpoint")
 """Options that mean nothing to a stream."""
@@ -102,7 +102,8 @@ class ReadOptions:
     max_bytes: int | None
     """Most stored bytes that one micro-batch of a stream takes, over all partitions."""
     fail_on_data_loss: bool
-    """Whether a stream ends when records are gone that it has not read."""
+    """Whether a stream ends when records are gone that it has not read, and any read that begins with an
+    offset that is gone."""
     given: frozenset[str]
     """Names of the options that were given."""
 

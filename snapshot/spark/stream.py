@@ -38,13 +38,20 @@ from strandline.snapshot.spark.stream_offsets import (
     put,
     ranges,
     replaced_from,
-    report_loss,
     same,
     still_there,
     to_json,
 )
 from strandline.snapshot.spark.stream_tasks import StreamSplit, StreamTasks
-from strandline.snapshot.spark.views import PartitionView, bounded_view, newest_views, with_blocks
+from strandline.snapshot.spark.views import (
+    FROM_WHAT_IS_THERE,
+    PartitionView,
+    bounded_view,
+    deleted,
+    newest_views,
+    report_loss,
+    with_blocks,
+)
 from strandline.snapshot.storage import Storage, StorageError
 from strandline.statemachine.controller.controller_state import ControllerState
 
@@ -61,6 +68,8 @@ SHARED_BYTES: Final = 4 * 1024 * 1024
 its batches, and its workers are there; a task of less costs more than it saves."""
 NO_LIMIT: Final = 2**63 - 1
 """Most offsets of a batch if no option says so: the largest number that Spark can be told."""
+
+_FROM_ANEW: Final = "a new checkpointLocation starts from the beginning"
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +165,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 if attempt == LISTINGS - 1 or isinstance(error, BadObject):
                     raise SourceError(str(error)) from error
                 self._looked = None  # the checkpoint may have ended; a newer one names other objects
-        report_loss(lost, self._options.fail_on_data_loss, _log.warning)
+        self._report(lost, _FROM_ANEW)
         window = self._storage.window_bytes
         tasks = pack(views, self._parallelism, self._options.min_partitions, window, SHARED_BYTES)
         splits: list[InputPartition] = [StreamSplit(windows) for windows in tasks if windows]
@@ -217,12 +226,16 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         assert self._state is not None, "set by the first look"
         check_wanted(self._state, self._options)
         views = self._seen()
+        self._report(deleted(self._options, views), FROM_WHAT_IS_THERE)
         with ThreadPoolExecutor(PARALLEL_GETS) as pool:
             bounded = list(pool.map(lambda view: bounded_view(self._storage, self._options, view), views))
         offsets: Offsets = {}
         for view, wanted in zip(views, bounded, strict=True):
             put(offsets, view, wanted.first)
         return offsets
+
+    def _report(self, lost: list[str], cure: str) -> None:
+        report_loss(lost, self._options.fail_on_data_loss, _log.warning, cure)
 
     def _next(self, start: Offsets, first: Offsets, max_offsets: int, max_bytes: int | None) -> Offsets:
         """Return the end of the batch that begins at `start`; raises SourceError, StorageError, BadObject.
@@ -253,7 +266,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                     _log.warning("%s: a newer state was read, and is waited for", ends_at)
             elif begin < end:
                 behind.append(view.within(begin, end))
-        report_loss(lost, self._options.fail_on_data_loss, _log.warning)
+        self._report(lost, _FROM_ANEW)
         until = ends(self._storage, behind, max_offsets, max_bytes)
         for view, end in zip(behind, until, strict=True):
             put(offsets, view, end)

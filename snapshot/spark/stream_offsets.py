@@ -18,7 +18,7 @@ state had, unless the cluster was restored to an earlier point, which moves its 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final
@@ -192,15 +192,3 @@ def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionVi
                 lost.append(f"{name}-{number}: {RESTORED.format(first)}, and was read up to {last}")
             wanted.append(view.within(begin, last))
     return [view for view in wanted if view.first < view.end], lost
-
-
-def report_loss(lost: list[str], fail: bool, warn: Callable[[str], object]) -> None:
-    """Raise SourceError for records that are gone before they were read, or warn of each if so asked."""
-    if lost and fail:
-        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
-        raise SourceError(
-            f"{lost[0]}{more}: option failOnDataLoss=false goes on without them, with a warning; a new "
-            "checkpointLocation starts from the beginning"
-        )
-    for message in lost:
-        warn(message)

@@ -7,11 +7,12 @@ which is read only where offsets and times that are wanted may lie.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -46,6 +47,8 @@ from strandline.statemachine.partition.producers import Producers
 from strandline.statemachine.partition.watermarks import last_stable_offset
 
 Seen = TypeVar("Seen")
+FROM_WHAT_IS_THERE: Final = "startingOffsets=earliest begins with what is there"
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,17 @@ def looked_again(checkpoints: NewestCheckpoints, look: Callable[[], Seen]) -> Se
     raise AssertionError("the last look returns or raises")
 
 
+def report_loss(lost: Sequence[str], fail: bool, warn: Callable[[str], object], cure: str) -> None:
+    """Raise SourceError for records that are gone before they were read, or warn of each if so asked."""
+    if lost and fail:
+        more = f", and {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise SourceError(
+            f"{lost[0]}{more}: option failOnDataLoss=false goes on without them, with a warning; {cure}"
+        )
+    for message in lost:
+        warn(message)
+
+
 def _found(storage: Storage, options: ReadOptions, checkpoints: NewestCheckpoints) -> list[PartitionView]:
     state = checkpoints.controller()
     check_wanted(state, options)
@@ -154,6 +168,8 @@ def _found(storage: Storage, options: ReadOptions, checkpoints: NewestCheckpoint
             )
     with ThreadPoolExecutor(PARALLEL_GETS) as pool:
         bounded = list(pool.map(partial(bounded_view, storage, options), filter(None, views.values())))
+    lost = deleted(options, filter(None, views.values()))
+    report_loss(lost, options.fail_on_data_loss, _log.warning, FROM_WHAT_IS_THERE)
     return with_blocks(storage, bounded)
 
 
@@ -224,6 +240,29 @@ def _footer(storage: Storage, view: PartitionView, row: Any) -> LevelOneFooter:
         held = f"it holds offsets {footer.base_offset} to {footer.end_offset}"
         raise BadObject(name, start, extent.size, f"{held}, in place of those that {view.document} says")
     return footer
+
+
+def deleted(options: ReadOptions, views: Iterable[PartitionView]) -> list[str]:
+    """What is gone of the offsets that are asked for by number, a line for each partition.
+
+    A time asks for nothing that is gone, as in Kafka: it stands for the first record that is there.
+    """
+    lost = []
+    for view in views:
+        first, end = (bound.of(view.topic, view.number) for bound in (options.starting, options.ending))
+        until = min(view.first, end) if end >= 0 else view.first
+        if 0 <= first < until:
+            lost.append(f"{view.topic}-{view.number}: offsets {first} to {until - 1} were deleted")
+    return lost
+
+
+def first_wanted(storage: Storage, options: ReadOptions, view: PartitionView) -> int:
+    """The offset that a read begins with, also where it is asked for by number and was deleted.
+
+    Raises StorageError, BadObject.
+    """
+    asked = options.starting.of(view.topic, view.number)
+    return asked if 0 <= asked < view.first else bounded_view(storage, options, view).first
 
 
 def bounded_view(storage: Storage, options: ReadOptions, view: PartitionView) -> PartitionView:

@@ -220,6 +220,21 @@ def test_a_partition_that_a_topic_got_later_is_wanted_as_a_whole(
     assert check(target).problems == []
 
 
+def test_an_export_that_begins_with_an_offset_that_is_gone_says_so(
+    cluster: StoredCluster, tmp_path: Path
+) -> None:
+    target, start = open_target(str(tmp_path / "lake")), cluster.partitions["orders", 0].machine.start_offset
+    with pytest.raises(ExportError, match=f"orders-0: offsets 1 to {start - 1} were deleted before they"):
+        export(cluster, target, "orders", startingOffsets="1")
+    done = export(cluster, target, "orders", startingOffsets="1", accept_loss=True)
+    assert done.lost == [f"orders-0: offsets 1 to {start - 1} were deleted"]
+    wanted = {
+        place: [one for one in found if one.offset] for place, found in readable(cluster, "orders").items()
+    }
+    assert exported(tmp_path / "lake") == wanted
+    assert check(target).problems == []
+
+
 def test_a_listing_below_which_another_run_writes_is_looked_at_again(
     cluster: StoredCluster, tmp_path: Path
 ) -> None:

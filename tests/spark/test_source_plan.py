@@ -239,6 +239,15 @@ def test_offset_and_time_bounds_are_those_of_a_plain_model(cluster: StoredCluste
         "ending_timestamp": until,
     }
     options = {name: str(value) for name, value in given_.items() if value is not None}
+    starts = [cluster.partitions[place].machine.start_offset for place in readable(cluster)]
+    asked = {"topic": TOPICS, **options}
+    if first is not None and any(first < min(start, start if end is None else end) for start in starts):
+        with pytest.raises(SourceError, match=rf"-0: offsets {first} to \d+ were deleted.*=false goes on"):
+            read(open_storage(cluster.url), asked)
+    else:
+        assert read(open_storage(cluster.url), asked) == read(
+            open_storage(cluster.url), {**asked, "failOnDataLoss": "false"}
+        )
     expected = {}
     for place, records in readable(cluster).items():
         wanted = [
@@ -253,7 +262,7 @@ def test_offset_and_time_bounds_are_those_of_a_plain_model(cluster: StoredCluste
         low, high = offset_of(since, 0), offset_of(until, 1 << 60)
         if kept := [r for r in wanted if low <= r.offset < high]:
             expected[place] = kept
-    assert read(open_storage(cluster.url), {"topic": TOPICS, **options}) == expected
+    assert read(open_storage(cluster.url), {**asked, "failOnDataLoss": "false"}) == expected
 
 
 def test_nothing_to_read_is_one_empty_task(cluster: StoredCluster) -> None:

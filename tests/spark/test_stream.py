@@ -326,6 +326,17 @@ def test_offsets_and_times_say_where_a_query_begins(own: StoredCluster) -> None:
     assert after.found == {("clicks", 0): own.partitions["clicks", 0].readable[-3:]}
 
 
+def test_a_query_that_begins_with_an_offset_that_is_gone_says_so(own: StoredCluster) -> None:
+    start = own.partitions["orders", 0].machine.start_offset
+    assert start > 1
+    given = {"topic": "orders", "startingOffsets": json.dumps({"orders": {"0": 1, "1": 0}})}
+    with pytest.raises(SourceError, match=rf"orders-0: offsets 1 to {start - 1} were deleted: .*=earliest"):
+        Query(own, **given).run()
+    query = Query(own, **given, failOnDataLoss="false")
+    query.run()
+    assert query.found == readable(own, "orders")
+
+
 def test_topics_that_match_appear_from_their_beginning(own: StoredCluster) -> None:
     query = Query(own, subscribePattern="cl.*|new.*", startingOffsets="latest")
     query.run()

@@ -62,7 +62,8 @@ class Limits:
 class Planner:
     """Plans the rounds of some topics.
 
-    `start` bounds a partition that the target has nothing of; `given` are columns of topics' values.
+    `start` gives the first offset of a partition that the target has nothing of; `given` are columns of
+    topics' values.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Planner:
         cluster: str,
         settings: Settings,
         limits: Limits,
-        start: Callable[[PartitionView], PartitionView],
+        start: Callable[[PartitionView], int],
         *,
         accept_loss: bool,
         given: Mapping[str, Fields],
@@ -107,7 +108,7 @@ class Planner:
             if begin is None:
                 # One that a topic got since the round before, as one that was made again has, is wanted as a
                 # whole.
-                begin = 0 if view.topic in done else self._start(view).first
+                begin = 0 if view.topic in done else self._start(view)
                 put(taken, view, begin)
             check_end(taken, view, begin)
             if view.first > begin:

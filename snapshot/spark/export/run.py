@@ -50,7 +50,7 @@ from strandline.snapshot.spark.export.target import STATE, Target
 from strandline.snapshot.spark.newest import NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions
 from strandline.snapshot.spark.plan import in_order
-from strandline.snapshot.spark.views import bounded_view, looked_again, newest_views
+from strandline.snapshot.spark.views import first_wanted, looked_again, newest_views
 from strandline.snapshot.storage import ObjectMissing, Storage
 
 
@@ -111,7 +111,7 @@ class Export:
             self._checkpoints.cluster,
             self._settings,
             limits or Limits(),
-            partial(bounded_view, storage, options),
+            partial(first_wanted, storage, options),
             accept_loss=accept_loss,
             given=columns or {},
         )
