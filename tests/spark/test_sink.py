@@ -22,9 +22,9 @@ from strandline.snapshot.connection import (
 )
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import SinkError
-from strandline.snapshot.producing.transactions import open_ids
+from strandline.snapshot.producing.transactions import Producer, describe, end, open_ids
 from strandline.snapshot.spark.sink import progress, record_writer
-from strandline.snapshot.spark.sink.batch import claimed
+from strandline.snapshot.spark.sink.batch import Identity, claimed
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
 from tests.spark.sink_play import Killed, Life, Play, Rows, lived, values
@@ -128,11 +128,11 @@ def test_a_batch_that_is_replayed_is_doubled_only_without_the_check_of_its_numbe
     if not checked:
         own = DriverSink._own_progress
 
-        def unknown(options: Any, ledger: Any, identity: Any, turn: int) -> Progress:
-            return replace(claimed(options, ledger, identity, turn), next_batch=identity.batch)
+        def unknown(options: Any, brokers: Any, ledger: Any, identity: Any, turn: int) -> Progress:
+            return replace(claimed(options, brokers, ledger, identity, turn), next_batch=identity.batch)
 
-        def as_new(self: DriverSink, ledger: Any, done: Any) -> Progress:
-            return replace(own(self, ledger, done), next_batch=done[0].identity.batch)
+        def as_new(self: DriverSink, brokers: Any, ledger: Any, done: Any) -> Progress:
+            return replace(own(self, brokers, ledger, done), next_batch=done[0].identity.batch)
 
         monkeypatch.setattr("strandline.snapshot.spark.sink.task.claimed", unknown)
         monkeypatch.setattr(DriverSink, "_own_progress", as_new)
@@ -259,6 +259,67 @@ def test_another_number_of_tasks_after_the_decision(cluster: TemporaryCluster, l
     played.batch()
     assert PRODUCE not in life.sent
     assert read(cluster, "recut") == wanted
+
+
+class Numbered(Play):
+    """A program that numbers its writes by itself, and may leave some out."""
+
+    def identity(self, batch: int) -> Identity:
+        return Identity(self.query, self.run, batch)
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 3])
+def test_a_numbered_write_that_was_decided_is_carried_out_before_a_later_one(
+    cluster: TemporaryCluster, life: Life, tasks: int
+) -> None:
+    """The later one's tasks begin with the transactional ids that the decision names."""
+    name = f"numbered-{tasks}"
+    played = Numbered(cluster.bootstrap, TOPIC, name, rows(name), 2)
+    _killed_after_decision(played, life)
+    wanted = once(played, 1)
+    assert read(cluster, name) != wanted, "its commits were left out"
+    life.begin()
+    played.start()
+    if tasks:
+        played.task(5, 0)  # and this process is gone
+        played.start()
+        life.begin()
+        played.batch()
+        assert PRODUCE not in life.sent, "the write before may come again as long as no later one is decided"
+        played.start()
+    full, played.tasks, played.done = played.rows, tasks or 1, 5
+    if not tasks:
+        played.rows = lambda batch, task: []
+    played.batch()
+    wanted += Counter(value for task in range(tasks) for value in full(5, task))
+    assert read(cluster, name) == wanted
+    assert left_open(cluster, played) == []
+
+
+def test_a_numbered_write_whose_decision_was_not_carried_out_in_time_is_not_passed_over(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    played = Numbered(cluster.bootstrap, TOPIC, "overdue", rows("overdue"), 2)
+    _killed_after_decision(played, life)
+    first = left_open(cluster, played)[0]
+    with Brokers(played.options.bootstrap, 20) as brokers:
+        end(brokers, _producer(brokers, first), commit=False)
+    played.start()
+    played.done = 1
+    with pytest.raises(
+        SinkError, match=r"batch 1 of query overdue comes behind 0, .* 1 of whose 2 .*write 0"
+    ):
+        played.batch()
+    played.done = 0
+    for _ in range(2):
+        played.start()
+        played.batch()
+    assert read(cluster, "overdue") == once(played, 2)
+
+
+def _producer(brokers: Brokers, name: str) -> Producer:
+    state = describe(brokers, [name])[name]
+    return Producer(name, state.producer_id, state.epoch)
 
 
 @pytest.mark.parametrize("count", [19, 21])
@@ -436,7 +497,7 @@ def test_a_decision_on_hundreds_of_tasks(cluster: TemporaryCluster) -> None:
     played = play(cluster, "many")
     with Brokers(played.options.bootstrap, 40) as brokers:
         ledger = Ledger(brokers, "many", TOPIC)
-        claimed = ledger.claim("run", 0, 0, lambda found: None)
+        claimed = ledger.claim("run", 0, 0, lambda found: None, lambda found: found)
         tasks = tuple(
             Prepared(number, 0, 1 << 40 | number, 7, 1000, hash((number, "x")) & (1 << 63) - 1)
             for number in range(700)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import ABORTED, describe, end
+from strandline.snapshot.producing.transactions import ABORTED, COMMITTED, describe, end
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress
 
@@ -72,14 +72,48 @@ class TaskDone:
         return self.found if self.prepared is None else self.prepared.records
 
 
-def claimed(options: SinkOptions, ledger: Ledger, identity: Identity, turn: int) -> Progress:
+def claimed(
+    options: SinkOptions, brokers: Brokers, ledger: Ledger, identity: Identity, turn: int
+) -> Progress:
     """The query's progress with the claim of this run. Raises SinkError, Unanswered."""
     assert identity.batch is not None, "others are not claimed"
     progress = ledger.claim(
-        identity.claimant, identity.batch, turn, lambda found: check(options, found, identity)
+        identity.claimant,
+        identity.batch,
+        turn,
+        lambda found: check(options, found, identity),
+        lambda found: _settled(options, brokers, found, identity),
     )
     check(options, progress, identity)
     return progress
+
+
+def _settled(options: SinkOptions, brokers: Brokers, progress: Progress, identity: Identity) -> Progress:
+    """The progress once the newest decision is carried out, where another batch than that comes now.
+
+    Spark repeats a batch until its driver has carried it out. A program that numbers its writes may leave one
+    out that was decided, and its transactional ids are those that the next one begins with. Raises SinkError,
+    Unanswered.
+    """
+    assert identity.batch is not None, "others are not claimed"
+    if identity.consecutive or progress.next_batch == identity.batch + 1:
+        return progress
+    left = [one for one in progress.tasks if not one.settled]
+    states = describe(brokers, [one.producer(identity.query).transactional_id for one in left])
+    lost = []
+    for one in left:
+        producer = one.producer(identity.query)
+        state = states[producer.transactional_id]
+        there = (state.state, state.producer_id, state.epoch) == (COMMITTED, one.producer_id, one.epoch)
+        if not there and not committed(options, brokers, identity.query, one):
+            lost.append(one)
+    if lost:
+        before = progress.next_batch - 1
+        raise SinkError(
+            f"{identity} comes behind {before}, which was decided, and {len(lost)} of whose {len(left)} "
+            f"transactions were aborted before they were committed: write {before} again first, or {BY_HAND}"
+        )
+    return replace(progress, tasks=tuple(one.as_settled() for one in progress.tasks))
 
 
 def check(options: SinkOptions, progress: Progress | None, identity: Identity) -> None:
@@ -138,6 +172,8 @@ def committed(options: SinkOptions, brokers: Brokers, query: str, one: Prepared)
 
     Raises SinkError where it is not certain either way, Unanswered.
     """
+    if one.settled:
+        return True
     producer = one.producer(query)
     try:
         end(brokers, producer, commit=True)

@@ -53,7 +53,7 @@ class DriverSink:
                 self._settle(identity, tasks, there)
                 return
             ledger = self._ledger(brokers, identity.query)
-            progress = self._own_progress(ledger, done)
+            progress = self._own_progress(brokers, ledger, done)
             check(self._options, progress, identity)
             decision = self._to_decide(brokers, progress, done)
             if decision is not None:
@@ -64,11 +64,11 @@ class DriverSink:
             self._settle(identity, progress.tasks, there)
         self._clean(identity.query)
 
-    def _own_progress(self, ledger: Ledger, done: Sequence[TaskDone]) -> Progress:
+    def _own_progress(self, brokers: Brokers, ledger: Ledger, done: Sequence[TaskDone]) -> Progress:
         """The query's progress, claimed by this run; by the driver itself if no task had to claim it."""
         identity = done[0].identity
         if all(one.prepared is None for one in done):
-            return claimed(self._options, ledger, identity, turn=0)
+            return claimed(self._options, brokers, ledger, identity, turn=0)
         progress = ledger.read_stable()
         if progress is None or progress.run != identity.claimant:
             raise _taken_over(identity)

@@ -37,6 +37,8 @@ _DECISION_SECONDS: Final = 60.0
 _TURN_SECONDS: Final = 0.25
 _SETTLING_SECONDS: Final = 1.0
 """An offset is unstable for milliseconds after its transaction was ended. What takes longer is forced."""
+_SETTLED: Final = -1
+"""In the place of a producer id."""
 _MOST_TURNS: Final = 40
 """Task n leaves the claim to those before it for n turns, so that hundreds do not fence each other."""
 
@@ -51,6 +53,14 @@ class Prepared:
     epoch: int
     records: int
     digest: int
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known to be committed, so that its transactional id may be another batch's."""
+        return self.producer_id == _SETTLED
+
+    def as_settled(self) -> Prepared:
+        return replace(self, producer_id=_SETTLED)
 
     def producer(self, query: str) -> Producer:
         return Producer(task_id(query, self.task, self.slot), self.producer_id, self.epoch)
@@ -132,12 +142,18 @@ class Ledger:
                 deadline.pause(f"offsets of group {group_of(self._query)!r}", error)
 
     def claim(
-        self, run: str, first_batch: int, turn: int, check: Callable[[Progress | None], None]
+        self,
+        run: str,
+        first_batch: int,
+        turn: int,
+        check: Callable[[Progress | None], None],
+        settle: Callable[[Progress], Progress],
     ) -> Progress:
         """Make this run the one that may decide, unless it is; `first_batch`: of a query that has none yet.
 
-        `check` raises what speaks against it, before the run that has the claim is fenced. Raises SinkError,
-        Unanswered.
+        `check` raises what speaks against it, before the run that has the claim is fenced. `settle` gives
+        what the claim says of the newest decision, once no other run can decide any more, and before any task
+        of this run writes. Raises SinkError, Unanswered.
         """
         deadline = self._brokers.deadline()
         turn_comes = time.monotonic() + min(turn, _MOST_TURNS) * _TURN_SECONDS
@@ -151,7 +167,7 @@ class Ledger:
                 if found is not None and found.run == run:
                     return found
                 if now >= turn_comes:
-                    return self._take(run, first_batch)
+                    return self._take(run, first_batch, settle)
             except Fenced as error:
                 reason = error
             except Unstable as error:
@@ -159,15 +175,16 @@ class Ledger:
                 if now >= max(turn_comes, forced):
                     # A decision that its driver did not live to end. Its id is taken, which ends it.
                     with suppress(Fenced):
-                        return self._take(run, first_batch)
+                        return self._take(run, first_batch, settle)
             deadline.pause(f"query {self._query!r} cannot be claimed", reason)
 
-    def _take(self, run: str, first_batch: int) -> Progress:
+    def _take(self, run: str, first_batch: int, settle: Callable[[Progress], Progress]) -> Progress:
         producer = begin(self._brokers, group_of(self._query), _DECISION_SECONDS)
         # Whatever was under way on the offset is over now; the group's coordinator may not have it yet.
         found = self.read_stable()
         if found is None:
             found = Progress(first_batch, run, producer.producer_id, producer.epoch, ())
+        found = settle(found)
         claimed = replace(found, run=run, producer_id=producer.producer_id, epoch=producer.epoch)
         self._write(producer, claimed)
         return claimed

@@ -41,6 +41,7 @@ class TaskSink:
                 return self._write(brokers, identity, task, attempt, columns, rows, None)
             progress = claimed(
                 self._options,
+                brokers,
                 Ledger(brokers, identity.query, self._options.progress_topic),
                 identity,
                 turn=task,
