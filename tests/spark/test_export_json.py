@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import load_catalog
 
+from strandline.snapshot.spark.export import parquet
 from strandline.snapshot.spark.export.check import check
 from strandline.snapshot.spark.export.documents import manifest_name, plan_name
 from strandline.snapshot.spark.export.errors import ExportError
@@ -281,6 +282,30 @@ def test_what_a_target_cannot_be_partitioned_by_is_said_before_anything_is_writt
     with pytest.raises(ExportError, match=f"--partition-by {by} is a column of values, and they are bytes"):
         export(cluster, target, "events", by=by)
     assert target.list("") == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_column_of_too_many_values_leaves_nothing_of_its_round(
+    cluster: StoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The first file's part is one record, and written by then; the second has four values."""
+    monkeypatch.setattr(parquet, "MOST_FOLDERS", 3)
+    put(cluster, json.dumps({"id": 1, "carrier": "AA", "pad": "x" * 500}).encode())
+    put(cluster, b'{"id": 2, "carrier": "BB"}', b'{"id": 3, "carrier": "CC"}')
+    put(cluster, b'{"id": 4, "carrier": "DD"}', b'{"id": 5, "carrier": "EE"}')
+    target = open_target(str(tmp_path / "target"))
+    how: dict[str, Any] = {"value": "json", "by": "carrier", "run": here}
+    if killed:
+        with pytest.raises(Killed):
+            export(cluster, Mortal(target, 3, True), "events", **how, limits=Limits(file_bytes=400))
+        assert list((tmp_path / "target").rglob("*.parquet"))
+    why = "carrier has more than 3 values in a file's part of topic 'events'; of this round nothing is left: "
+    with pytest.raises(ExportError, match=why):
+        export(cluster, target, "events", **how, limits=Limits(file_bytes=400))
+    assert target.list("") == []
+    assert export(cluster, target, "events", **how, limits=TINY).records == 5
+    found = check(target)
+    assert (found.problems, found.records) == ([], 5)
 
 
 @pytest.mark.parametrize(

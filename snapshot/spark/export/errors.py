@@ -20,3 +20,7 @@ class TableFailed(ExportError):
 
     It may pass by itself.
     """
+
+
+class TooManyFolders(ExportError):
+    """A unit has more values of the column that its target is partitioned by than files are made of it."""

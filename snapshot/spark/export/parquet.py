@@ -32,7 +32,7 @@ from strandline.snapshot.spark.export.documents import (
     files_of,
     topic_folder,
 )
-from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.errors import ExportError, TooManyFolders
 from strandline.snapshot.spark.export.json_columns import NO_VALUE, JsonColumns, arrow_fields
 from strandline.snapshot.spark.export.target import Target
 from strandline.snapshot.spark.fetch import read_windows
@@ -99,10 +99,11 @@ class Job:
             for folder, rows in _split(batch, partition_by):
                 if folder not in writers:
                     if len(writers) == MOST_FOLDERS:
-                        raise ExportError(
-                            f"one unit of topic {self.unit.topic!r} has more than {MOST_FOLDERS} values of "
-                            f"{partition_by}",
-                            "export to another place with a coarser --partition-by",
+                        raise TooManyFolders(
+                            f"{self.plan.settings.partition_by} has more than {MOST_FOLDERS} values in a "
+                            f"file's part of topic {self.unit.topic!r}; of this round nothing is left",
+                            "export to another place with a coarser --partition-by, or give a smaller "
+                            "--file-mb",
                         )
                     writers[folder] = _Writer(schema)
                 writers[folder].add(rows)

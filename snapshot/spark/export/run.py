@@ -34,7 +34,7 @@ from strandline.snapshot.spark.export.documents import (
     round_of_done,
     rounds,
 )
-from strandline.snapshot.spark.export.errors import ExportError
+from strandline.snapshot.spark.export.errors import ExportError, TooManyFolders
 from strandline.snapshot.spark.export.formats import open_tables
 from strandline.snapshot.spark.export.json_columns import Fields
 from strandline.snapshot.spark.export.parquet import Job, found_file
@@ -257,11 +257,15 @@ class Export:
         ]
         files = [file for unit in ended.values() for file in unit]
         tell(len(ended), len(plan.units))
-        for count, made in enumerate(self._run(jobs), len(ended) + 1):
-            files += made
-            tell(count, len(plan.units))
-            if count < len(plan.units) and stopped():
-                return None
+        try:
+            for count, made in enumerate(self._run(jobs), len(ended) + 1):
+                files += made
+                tell(count, len(plan.units))
+                if count < len(plan.units) and stopped():
+                    return None
+        except TooManyFolders:
+            self._withdraw(plan)
+            raise
         if resumed:
             files += self._left_behind(plan, files)
         ordered = tuple(sorted(files, key=lambda file: (file.unit, file.path)))
@@ -295,6 +299,17 @@ class Export:
             for file in self._left_behind(plan, [one for files in found.values() for one in files]):
                 found.setdefault(file.unit, (file,))
         return found
+
+    def _withdraw(self, plan: Plan) -> None:
+        """Leave the target as it was before a round that cannot be done: by the same plan it never could.
+
+        The plan goes last, so that a run that is killed here is followed by one that does this again.
+        """
+        for file in self._left_behind(plan, []):
+            self._target.delete(file.path)
+        for key in self._target.list(done_prefix(plan.round)):
+            self._target.delete(key)
+        self._target.delete(plan_name(plan.round))
 
     def _left_behind(self, plan: Plan, files: Sequence[File]) -> list[File]:
         """Files of the round that an earlier run wrote, and for which there were no records any more.
