@@ -169,6 +169,9 @@ def _load() -> None:
 
     import strandline.snapshot.spark.source
     import strandline.snapshot.spark.stream  # noqa: F401
+    from strandline.snapshot.spark.python_worker import end_without_a_word
+
+    end_without_a_word()
 
 
 def main(descriptor: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 from functools import cache
+from typing import Any
 
 from pyspark import TaskContext
 
@@ -17,3 +19,25 @@ def begin() -> None:
     """
     if TaskContext.get() is not None:
         gc.freeze()
+
+
+def end_without_a_word() -> None:
+    """Let workers that this process forks end in silence where Spark needs no more of what they have.
+
+    It closes their connection then: it has the rows of a LIMIT, or the query was given up. What a worker has
+    not written yet is nobody's, and Spark's own daemon prints a stack trace about it on the terminal.
+    """
+    import pyspark.worker  # which a task's own imports have no need of
+
+    theirs = pyspark.worker.main
+
+    def main(infile: Any, outfile: Any) -> None:
+        try:
+            theirs(infile, outfile)
+        finally:
+            try:
+                outfile.flush()
+            except (BrokenPipeError, ConnectionResetError):
+                os._exit(1)
+
+    pyspark.worker.main = main
