@@ -8,8 +8,10 @@ use there. The keys are the node's, so a folder and a bucket look alike. See doc
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -19,10 +21,18 @@ from obstore.store import from_url
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
+    from obstore.store import ClientConfig, RetryConfig
 
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 _CHECK = "check the bucket's name, its options and what they permit"
+LOOK_SECONDS = 60.0
+"""Longest time for a listing or a small object, retries and all, before a job says that it has none. A range
+of records, of which it may read for hours, is asked for as long as obstore does by itself, three minutes."""
+_SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
+"""Of the error that a store answers with."""
+_STATUS = re.compile(r"status code: (\d{3})")
+_UNREACHED = re.compile(r"(https?://[^/\s]+)\S* in .* - HTTP error: (.*)")
 
 
 class StorageError(Exception):
@@ -186,8 +196,11 @@ class BucketStorage(Storage):
         self.options = options
         # A scheme that is written out is meant.
         plain = options.get("endpoint", "").startswith("http://")
+        patience: RetryConfig = {"retry_timeout": timedelta(seconds=LOOK_SECONDS)}
+        once: ClientConfig = {"allow_http": plain, "timeout": timedelta(seconds=LOOK_SECONDS / 2)}
         try:
-            self._store = from_url(url, config=options, client_options={"allow_http": plain})  # type: ignore[call-overload]
+            self._store = from_url(url, config=options, client_options=once, retry_config=patience)  # type: ignore[call-overload]
+            self._ranges = from_url(url, config=options, client_options={"allow_http": plain})  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
             raise StorageError(f"{url}: {_first_line(error)}") from error
 
@@ -199,7 +212,7 @@ class BucketStorage(Storage):
         try:
             found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
+            raise StorageError(f"{self.url}: {_reason(error)}: {_CHECK}") from error
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def get(self, key: str) -> bytes:
@@ -211,7 +224,7 @@ class BucketStorage(Storage):
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         try:
-            data = obstore.get_range(self._store, key, start=start, length=length).to_bytes()
+            data = obstore.get_range(self._ranges, key, start=start, length=length).to_bytes()
         except (exceptions.BaseError, OSError) as error:
             raise self._failed(key, error) from error
         return _whole(self.url, key, start, length, data)
@@ -219,7 +232,7 @@ class BucketStorage(Storage):
     def _failed(self, key: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError):
             return ObjectMissing(f"{self.url}: there is no object {key}")
-        return StorageError(f"{self.url}: object {key}: {_first_line(error)}: {_CHECK}")
+        return StorageError(f"{self.url}: object {key}: {_reason(error)}: {_CHECK}")
 
     def list(self, prefix: str) -> list[str]:
         return sorted(meta["path"] for meta in self._listed(prefix))
@@ -238,7 +251,7 @@ class BucketStorage(Storage):
             for chunk in obstore.list(self._store, prefix or None):
                 yield from chunk
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_first_line(error)}: {_CHECK}") from error
+            raise StorageError(f"{self.url}: {_reason(error)}: {_CHECK}") from error
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:
@@ -251,6 +264,19 @@ def _check_length(url: str, key: str, start: int, length: int, found: int) -> No
         raise StorageError(
             f"{url}: object {key} ends at byte {start + found}, bytes up to {start + length} were asked for"
         )
+
+
+def _reason(error: Exception) -> str:
+    """Say what a store answered, or that it did not, in a few words."""
+    text = str(error)
+    line = _first_line(error)
+    if (said := _SAID.search(text)) is not None:
+        code, message = said[1], " ".join((said[2] or "").split()).rstrip(".")
+        status = _STATUS.search(line)
+        return f"{code}{f' ({message})' if message else ''}{f', status {status[1]}' if status else ''}"
+    if (unreached := _UNREACHED.search(line)) is not None:
+        return f"{unreached[1]} does not answer ({unreached[2]})"
+    return line
 
 
 def _first_line(error: Exception) -> str:

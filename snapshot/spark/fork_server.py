@@ -194,7 +194,8 @@ def main(descriptor: int) -> None:
         status = _status(ended.code)
         raise
     finally:
-        asked.sendall(bytes([status]))
+        with suppress(OSError):  # Spark has ended the process that asked, and its session
+            asked.sendall(bytes([status]))
 
 
 def _status(code: object) -> int:

@@ -24,8 +24,8 @@ def begin() -> None:
 def end_without_a_word() -> None:
     """Let workers that this process forks end in silence where Spark needs no more of what they have.
 
-    It closes their connection then: it has the rows of a LIMIT, or the query was given up. What a worker has
-    not written yet is nobody's, and Spark's own daemon prints a stack trace about it on the terminal.
+    It closes their connection then: it has the rows of a LIMIT, or the query was given up. About what a
+    worker has not written yet Spark's own daemon prints a stack trace on the terminal.
     """
     import pyspark.worker  # which a task's own imports have no need of
 

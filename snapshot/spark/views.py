@@ -243,7 +243,7 @@ def _footer(storage: Storage, view: PartitionView, row: Any) -> LevelOneFooter:
 
 
 def deleted(options: ReadOptions, views: Iterable[PartitionView]) -> list[str]:
-    """What is gone of the offsets that are asked for by number, a line for each partition.
+    """Return what is gone of the offsets that are asked for by number, a line for each partition.
 
     A time asks for nothing that is gone, as in Kafka: it stands for the first record that is there.
     """

@@ -83,6 +83,32 @@ def test_what_python_looks_at_when_it_starts_is_no_forks_to_follow(
     assert not _run(tmp_path, "told.py")["loaded"], "a file is no module"
 
 
+def test_a_fork_ends_without_a_word_where_the_process_that_asked_is_gone(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    """As Java ends its Python when a session ends."""
+    server.start(tmp_path / "forks")
+    work, said = tmp_path / "work", tmp_path / "said"
+    work.mkdir()
+    (work / "waits.py").write_text("import sys\nprint('here', flush=True)\nsys.stdin.read()\nsys.exit(0)\n")
+    asks = [sys.executable, "-I", "-S", fork_request.__file__, str(tmp_path / "forks"), sys.executable]
+    with (
+        said.open("w") as err,
+        subprocess.Popen(
+            [*asks, "-m", "waits"], cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        ) as asker,
+    ):  # fmt: skip
+        assert asker.stdin is not None
+        assert asker.stdout is not None
+        assert asker.stdout.readline() == b"here\n"
+        asker.kill()
+        asker.wait()
+        asker.stdin.close()
+        assert asker.stdout.read() == b"", "until the fork has ended"
+    assert said.read_text() == ""
+
+
 def _threads(process: psutil.Process) -> list[str]:
     """Names of threads other than the one of Arrow's jemalloc, whose handlers make forks safe."""
     folder = Path("/proc", str(process.pid), "task")

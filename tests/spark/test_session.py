@@ -174,3 +174,27 @@ def test_a_java_that_ends_as_spark_starts_is_no_stack_trace(tmp_path: Path) -> N
         text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["Java ended before Spark had a session"], done.stderr
+
+
+def test_a_worker_whose_rows_nobody_takes_any_more_says_nothing() -> None:
+    """Spark has its three rows, and closes the connection amid the next ones."""
+    script = (
+        "import time\n"
+        "import pyarrow as pa\n"
+        "from strandline.spark import session\n"
+        "spark = session('x', 'local[1]', short_jobs=True)\n"
+        "def many(batches):\n"
+        "    for _ in batches:\n"
+        "        for _ in range(5000):\n"
+        "            yield pa.RecordBatch.from_pydict({'id': list(range(10000))})\n"
+        "frame = spark.range(0, 10, 1, 1).mapInArrow(many, 'id bigint')\n"
+        "print(len(frame.limit(3).collect()))\n"
+        "time.sleep(3)\n"
+        "spark.stop()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=110, check=True
+    )
+    # Java says one line itself, about an option that Spark starts it with.
+    said = [line for line in done.stderr.splitlines() if not line.endswith("jdk.incubator.vector")]
+    assert (done.stdout, said) == ("3\n", [])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import re
+import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ import obstore
 import pytest
 from obstore.store import from_url
 
+from strandline.snapshot import storage as storage_module
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
@@ -139,7 +141,25 @@ def test_a_bucket_that_refuses_is_one_line_that_says_what_to_check(refusing: str
         assert line.startswith("s3://closed/prefix: "), line
         assert line.endswith("check the bucket's name, its options and what they permit"), line
         assert "\n" not in line
-        assert re.search("403|denied|permission|Forbidden", line), line
+        assert ": AccessDenied (Access Denied), status 403: " in line
+
+
+def test_a_bucket_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and says nothing; another one takes none."""
+    monkeypatch.setattr(storage_module, "LOOK_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as closed:
+        places = [f"http://127.0.0.1:{one.getsockname()[1]}" for one in (silent, closed)]
+        closed.close()
+        for place in places:
+            options = {**KEYS_TO_S3, "endpoint": place}
+            began = time.monotonic()
+            with pytest.raises(StorageError) as told:
+                open_storage("s3://mute/prefix", options).list("snapshots/")
+            assert time.monotonic() - began < 20, "obstore by itself tries for three minutes"
+            assert str(told.value) == (
+                f"s3://mute/prefix: {place} does not answer (error sending request): "
+                "check the bucket's name, its options and what they permit"
+            )
 
 
 @pytest.mark.s3
