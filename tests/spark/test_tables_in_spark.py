@@ -15,10 +15,10 @@ from pyspark.sql.functions import expr
 
 from strandline.snapshot.spark.export.planning import Limits
 from strandline.snapshot.spark.export.target import open_target
+from tests.kafka.wire.batches import Record, build
 from tests.spark.collected_cluster import write
 from tests.spark.exporting import export, exporting
-from tests.spark.stored_cluster import StoredCluster, build_cluster
-from tests.spark.test_export_json import put
+from tests.spark.stored_cluster import StoredCluster, Upload, build_cluster
 
 SEVERAL = Limits(file_bytes=1500, round_files=20)
 """A round of several files."""
@@ -40,6 +40,13 @@ def cluster(tmp_path: Path) -> StoredCluster:
 
 def go_on(cluster: StoredCluster) -> None:
     write(cluster, *cluster.partitions.values())
+    cluster.checkpoint()
+
+
+def put(cluster: StoredCluster, *values: bytes, number: int = 0) -> None:
+    """Write values to a partition of topic `events`, as one batch, and publish them."""
+    records = tuple(Record(value) for value in values)
+    cluster.upload(Upload(cluster.partitions["events", number], records, build(records), (-1, -1, -1)))
     cluster.checkpoint()
 
 
