@@ -186,9 +186,10 @@ def ranges(start: Offsets, end: Offsets, views: Views) -> tuple[list[PartitionVi
                     f"{name}-{number} ends at offset {view.end} in what is published now, and a newer state "
                     f"had {last}: start the query again once its leader has published that"
                 )
-            if view.end < last:
+            if (others := replaced_from(topic, view, last)) is not None:
+                lost.append(f"{name}-{number}: {RESTORED.format(others)}, and was read up to {last}")
+                last = max(begin, others)  # the next batch begins with these
+            elif view.end < last:
                 lost.append(f"{name}-{number}: it ends at offset {view.end} now, and was read up to {last}")
-            elif (first := replaced_from(topic, view, last)) is not None:
-                lost.append(f"{name}-{number}: {RESTORED.format(first)}, and was read up to {last}")
             wanted.append(view.within(begin, last))
     return [view for view in wanted if view.first < view.end], lost

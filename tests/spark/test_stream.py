@@ -552,20 +552,30 @@ def test_a_cluster_that_was_restored_to_before_what_was_read(
     assert old.found["clicks", 0] == clicks.readable[kept + 5 - clicks.readable[0].offset :]
 
 
-def test_a_batch_that_is_repeated_after_a_restore_tells_of_it(own: StoredCluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [9, 2])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_batch_that_is_repeated_after_a_restore_tells_of_it(
+    own: StoredCluster, tmp_path: Path, fail: str, more: int
+) -> None:
+    """The next batch begins with the first record that is another one, so this one ends there."""
     restored = build_cluster(tmp_path / "restored", batches_a_round=2)
     clicks = restored.partitions["clicks", 0]
     kept = clicks.machine.next_offset
     write(own, own.partitions["clicks", 0], count=5)
     own.checkpoint()
-    query = Query(own, topic="clicks")
+    query = Query(own, topic="clicks", failOnDataLoss=fail)
     assert query.plan_batch()
     clicks.begin_term(TERMS + clicks.term, 1)
-    write(restored, clicks, count=9)
+    write(restored, clicks, count=more)
     restored.checkpoint()
     query.options["url"] = restored.url
-    with pytest.raises(SourceError, match=f"has other records from offset {kept} on, and was read up to"):
-        query.restart()
+    if fail == "true":
+        with pytest.raises(SourceError, match=f"has other records from offset {kept} on, and was read up to"):
+            query.restart()
+        return
+    query.restart()
+    query.run()
+    assert query.found == readable(restored, "clicks")
 
 
 def test_a_restore_that_lost_nothing_that_was_read_is_no_loss(own: StoredCluster) -> None:
