@@ -17,6 +17,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 from strandline.snapshot.spark.fork_request import STREAMS, TAKEN
 
 _HELD_AT_START: Final = (
-    "PYTHON", "LD_", "OMP_", "OPENBLAS_", "MKL_", "MALLOC_", "ARROW_", "PYSPARK_ENABLE_",
+    "PYTHON", "LD_", "OMP_", "OPENBLAS_", "MKL_", "MALLOC_", "ARROW_", "PYSPARK_ENABLE_", "LC_", "LANG",
 )  # fmt: skip
 """Beginnings of names in the environment that Python and its libraries look at once, when they are loaded."""
 _NOT_HELD: Final = ("PYTHON_", "PYTHONPATH", "PYTHONUNBUFFERED")
@@ -98,10 +99,10 @@ def serve(listening: socket.socket) -> tuple[Request, socket.socket]:
         try:
             asked.settimeout(_READ_SECONDS)
             request = _received(asked, streams)
-            if _can_follow(own, request.environment):
-                asked.sendall(TAKEN)
-                if os.fork() == 0:
-                    return request, asked
+            # Where there can be no more processes, the one that asked still can go on without a fork.
+            if _can_follow(own, request.environment) and os.fork() == 0:
+                _take(asked)
+                return request, asked
         except (OSError, ValueError):
             pass  # the process that asked goes on without it
         for stream in streams:
@@ -110,6 +111,14 @@ def serve(listening: socket.socket) -> tuple[Request, socket.socket]:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG) != (0, 0):
                 pass
+
+
+def _take(asked: socket.socket) -> None:
+    """Tell the process that asked that this one runs in its place; ends if that does not wait any more."""
+    try:
+        asked.sendall(TAKEN)
+    except OSError:
+        os._exit(1)
 
 
 def _received(asked: socket.socket, streams: list[int]) -> Request:
@@ -150,6 +159,7 @@ def _become(request: Request, path: list[str]) -> None:
     os.chdir(request.folder)
     os.environb.clear()
     os.environb.update(request.environment)
+    time.tzset()
     given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     here = [] if "PYTHONSAFEPATH" in os.environ else [os.getcwd()]
     sys.path[:] = [*here, *given, *(one for one in path if one not in given)]

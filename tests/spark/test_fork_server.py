@@ -21,11 +21,11 @@ from strandline.snapshot.spark.fork_server import ForkServer
 
 _SECONDS: Final = 60.0
 _MODULE: Final = """
-import json, os, signal, sys
+import json, os, signal, sys, time
 told = {
     "name": __name__, "arguments": sys.argv[1:], "folder": os.getcwd(), "path": sys.path,
     "environment": dict(os.environ), "read": sys.stdin.read(), "hash": hash("text"),
-    "child": int(signal.getsignal(signal.SIGCHLD)), "modules": sorted(sys.modules),
+    "child": int(signal.getsignal(signal.SIGCHLD)), "hour": time.localtime(0)[3], "modules": sorted(sys.modules),
 }
 print(json.dumps(told))
 print("a complaint", file=sys.stderr)
@@ -59,11 +59,13 @@ def _run(folder: Path, *arguments: str, more: Mapping[str, str] | None = None) -
 
 def test_a_fork_is_as_the_process_that_spark_would_have_started(server: ForkServer, tmp_path: Path) -> None:
     arguments = ("-m", "told", "a b", "")
-    plain = _run(tmp_path, *arguments, more={"TOLD": "1=2"})
+    given = {"TOLD": "1=2", "TZ": "Far-11"}
+    plain = _run(tmp_path, *arguments, more=given)
     assert not plain["loaded"], "there is no server yet"
+    assert plain["hour"] == 11
     server.start(tmp_path / "forks")
     for _ in range(2):
-        fork = _run(tmp_path, *arguments, more={"TOLD": "1=2"})
+        fork = _run(tmp_path, *arguments, more=given)
         assert fork["loaded"]
         same = plain.keys() - {"modules", "loaded"}
         assert {name: fork[name] for name in same} == {name: plain[name] for name in same}
@@ -72,12 +74,12 @@ def test_a_fork_is_as_the_process_that_spark_would_have_started(server: ForkServ
     assert "numpy.random" not in fork["modules"]
 
 
-@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "OMP_NUM_THREADS", "LD_PRELOAD"])
+@pytest.mark.parametrize("name", ["PYTHONHASHSEED", "OMP_NUM_THREADS", "LD_PRELOAD", "LC_ALL"])
 def test_what_python_looks_at_when_it_starts_is_no_forks_to_follow(
     server: ForkServer, tmp_path: Path, name: str
 ) -> None:
     server.start(tmp_path / "forks")
-    other = {name: {"LD_PRELOAD": ""}.get(name, "7")}
+    other = {name: {"LD_PRELOAD": "", "LC_ALL": "POSIX"}.get(name, "7")}
     assert not _run(tmp_path, "-m", "told", more=other)["loaded"]
     assert _run(tmp_path, "-m", "told")["loaded"]
     assert not _run(tmp_path, "told.py")["loaded"], "a file is no module"
@@ -150,6 +152,29 @@ def test_who_asks_for_nonsense_is_sent_away(server: ForkServer, tmp_path: Path) 
             with suppress(ConnectionResetError):  # where something is not even read
                 assert asks.recv(1) == b""
     assert _run(tmp_path, "-m", "told")["loaded"]
+
+
+def test_where_there_can_be_no_more_processes_the_one_there_goes_on(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from strandline.snapshot.spark import fork_server\n"
+        "def fork():\n"
+        "    raise BlockingIOError\n"
+        "os.fork = fork\n"
+        "fork_server.main(int(sys.argv[1]))\n"
+    )
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "forks"))
+        listening.listen()
+        server = subprocess.Popen(
+            [sys.executable, "-c", script, str(listening.fileno())], stdin=subprocess.PIPE,
+            pass_fds=[listening.fileno()], env={**os.environ, "PYTHONHASHSEED": "0"},
+        )  # fmt: skip
+    try:
+        assert not _run(tmp_path, "-m", "told")["loaded"]
+    finally:
+        server.communicate(timeout=_SECONDS)
+    assert server.returncode == 0, "it waits for the next one"
 
 
 def test_without_a_server_nothing_waits_for_one(server: ForkServer, tmp_path: Path) -> None:
