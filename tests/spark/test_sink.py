@@ -483,6 +483,11 @@ def test_of_two_queries_with_one_name_the_second_is_refused_before_it_writes(
     one.start()
     one.done = 1  # its driver died before Spark had noted the batch
     one.batch()
+    # A program that numbers writes by itself has other batches under this name's numbers, too.
+    program = play(cluster, "shared")
+    program.spark_id, program.done = "", one.done
+    with pytest.raises(SinkError, match="is another query's"):
+        program.batch()
     # What a release left that did not know Spark's ids may be this query's.
     old = play(cluster, "earlier")
     old.spark_id = ""

@@ -128,7 +128,7 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
             )
         return
     owner = progress.run.rpartition("/")[0]
-    if owner and identity.spark_id not in ("", owner):
+    if owner and identity.spark_id != owner:
         # Its numbers are other batches: what has the number of one that is decided would be passed over.
         raise SinkError(
             f"{identity} is another query's than the one that has written under this name so far: two "
