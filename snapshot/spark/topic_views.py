@@ -42,8 +42,11 @@ _SPARK_TYPES: Final = {
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
 _COUNT_ALL: Final = re.compile(r"count\s*\(\s*\*\s*\)", re.IGNORECASE)
-_ALL: Final = re.compile(r"\*|\|>|\b(natural|table|describe|show)\b|(^|\()\s*(from|desc)\b", re.IGNORECASE)
-"""Words of a query that is about columns that it does not name: `*`, NATURAL JOIN, `TABLE t`, `FROM t |>`."""
+_ALL: Final = re.compile(
+    r"\*|\|>|\b(natural|pivot|table|describe|show)\b|(^|\()\s*(from|desc)\b", re.IGNORECASE
+)
+"""Words of a query that is about columns that it does not name: `*`, NATURAL JOIN, `TABLE t`, `FROM t |>`,
+and PIVOT, which has a row for each value of all that it does not name."""
 
 
 def check_storage(options: Mapping[str, str]) -> None:
@@ -70,6 +73,7 @@ class TopicViews:
         """
         for name in self._known:
             self._spark.catalog.dropTempView(name)
+        self._known = {}  # records may have other fields by now, or the topic be another
         added: set[str] = set()
         whole = False
         while True:

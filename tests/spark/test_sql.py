@@ -106,6 +106,9 @@ def test_a_query_has_the_columns_that_it_is_about_and_does_not_name(sql: Sql) ->
     for text in ("table flights", "from flights", "from flights |> where _partition < 9"):
         assert {"delay", "_offset", "_headers"} <= rows(sql(text, "--json"))[0].keys()
     assert {"delay", "_offset"} <= {one["col_name"] for one in rows(sql("desc flights", "--json"))}
+    # A PIVOT has a row for each value of all other columns: here for each record.
+    text = "select ua from flights pivot (count(delay) for carrier in ('UA' as ua))"
+    assert len(rows(sql(text, "--json"))) == 4
 
 
 def test_tables_csv_and_the_bound(sql: Sql) -> None:
@@ -194,17 +197,21 @@ def test_a_terminal_is_asked_for_queries_and_each_sees_what_is_new(
     sql: Sql, cluster: StoredCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = "select count(*) n from `odd.name`;"
-    asked = iter([count, "select nope from flights;", count, "exit"])
+    field = "select fresh n from grown where fresh is not null;"
+    cluster.create_topic("grown", 1)
+    asked = iter([count, "select nope from flights;", count, "select count(*) n from grown;", field, "exit"])
 
     def typed(prompt: str) -> str:
         line = next(asked)
         if line == count:
             cluster.upload(cluster.partitions["odd.name", 0].batch([b"more"]))
-            cluster.checkpoint()
+        elif line == field:
+            cluster.upload(cluster.partitions["grown", 0].batch([b'{"fresh": 7}']))
+        cluster.checkpoint()
         return line
 
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     done = sql("--json")
-    assert [one["n"] for one in rows(done)] == [3, 4]
+    assert [one["n"] for one in rows(done)] == [3, 4, 0, 7]
     assert "nope" in done.err
