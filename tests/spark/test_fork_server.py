@@ -25,7 +25,8 @@ import json, os, signal, sys, time
 told = {
     "name": __name__, "arguments": sys.argv[1:], "folder": os.getcwd(), "path": sys.path,
     "environment": dict(os.environ), "read": sys.stdin.read(), "hash": hash("text"),
-    "child": int(signal.getsignal(signal.SIGCHLD)), "hour": time.localtime(0)[3], "modules": sorted(sys.modules),
+    "child": int(signal.getsignal(signal.SIGCHLD)), "hour": time.localtime(0)[3],
+    "modules": sorted(sys.modules),
 }
 print(json.dumps(told))
 print("a complaint", file=sys.stderr)
@@ -140,6 +141,36 @@ def test_the_server_has_one_thread_and_ends_with_the_program(tmp_path: Path) -> 
             program.kill()
     _, alive = psutil.wait_procs([server], timeout=_SECONDS)
     assert not alive
+
+
+def test_forks_that_live_on_keep_neither_the_socket_nor_what_ended_before(tmp_path: Path) -> None:
+    """Who asks at a socket that one of them had would wait for an answer."""
+    server = ForkServer()
+    (tmp_path / "waits.py").write_text("import sys\nprint('there', flush=True)\nsys.stdin.read()\n")
+    asks = [sys.executable, "-I", "-S", fork_request.__file__, str(tmp_path / "forks"), sys.executable]
+    server.start(tmp_path / "forks")
+    try:
+        with subprocess.Popen(
+            [*asks, "-m", "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+        ) as waits:  # fmt: skip
+            assert waits.stdout is not None
+            assert waits.stdout.readline() == "there\n"
+            for _ in range(3):
+                assert _run(tmp_path, "-m", "told")["loaded"]
+            assert server._process is not None
+            forks = psutil.Process(server._process.pid).children()
+            ended = [one for one in forks if one.status() == psutil.STATUS_ZOMBIE]
+            assert len(forks) - len(ended) == 1
+            assert len(ended) <= 1, "the last one, which no request came after"
+            server.stop()
+            began = time.monotonic()
+            assert not _run(tmp_path, "-m", "told")["loaded"]
+            assert time.monotonic() - began < fork_request._SECONDS
+            waits.communicate(timeout=_SECONDS)
+        assert waits.returncode == 0
+    finally:
+        server.stop()
 
 
 def test_who_asks_for_nonsense_is_sent_away(server: ForkServer, tmp_path: Path) -> None:
