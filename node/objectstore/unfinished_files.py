@@ -1,7 +1,7 @@
 """The files of one process that are no objects yet, in folders of which no listing of the store knows.
 
-They lie in a folder for each process, so what a crash left there is swept without a walk through the store;
-and in that in several, far apart on the disk (block_groups.py), as an object keeps the place on the disk at
+They lie in folders for each process, so what a crash left there is swept without a walk through the store;
+and in several, far apart on the disk (block_groups.py), as an object keeps the place on the disk at
 which its file was made.
 """
 
@@ -15,6 +15,9 @@ from strandline.node.raft.disk import Disk
 
 PARTIAL: Final = ".partial"
 """Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
+APART: Final = ".apart"
+"""Ends the name of the folder that has a process's many. They are not in the folder of its own name: there
+earlier releases remove all that is, as files, and would not start for a folder."""
 FOLDERS: Final = 64
 """With as many, a group has few of the files that were deleted lately: a hundred of the last five minutes' if
 twenty a second are deleted."""
@@ -37,6 +40,8 @@ class UnfinishedFiles:
 
     def __init__(self, disk: ObjectDisk, root: str, owner: str) -> None:
         self.folder = posixpath.join(root, PARTIAL, owner)
+        """It says that the process has been here, and has the unfinished files of earlier releases."""
+        self._apart = self.folder + APART
         self._disk = disk
         self._shared = posixpath.join(root, PARTIAL)
         self._there: set[str] = set()
@@ -44,21 +49,27 @@ class UnfinishedFiles:
 
     def open(self) -> None:
         """Remove what was left here. Raises OSError."""
-        for path in (self._shared, self.folder):
+        self._disk.mkdir(self._apart)
+        for path in (self._shared, self._apart):
             self._disk.spread(path)
+        for name in self._disk.listdir(self._apart):
+            self._empty(posixpath.join(self._apart, name))
         for name in self._disk.listdir(self.folder):
             path = posixpath.join(self.folder, name)
             try:
-                left = self._disk.listdir(path)
+                self._empty(path)
             except NotADirectoryError:
                 self._disk.unlink(path)
             else:
-                for each in left:
-                    self._disk.unlink(posixpath.join(path, each))
+                self._disk.rmdir(path)
+
+    def _empty(self, folder: str) -> None:
+        for name in self._disk.listdir(folder):
+            self._disk.unlink(posixpath.join(folder, name))
 
     def path(self, number: int) -> str:
         """Path of the file of this number, which is used once. Raises OSError."""
-        folder = posixpath.join(self.folder, f"{number // FILES_EACH % FOLDERS:02d}")
+        folder = posixpath.join(self._apart, f"{number // FILES_EACH % FOLDERS:02d}")
         if folder not in self._there:
             # Where the whole store is gone this raises: a new folder would be in its way when it comes back.
             self._disk.listdir(self.folder)

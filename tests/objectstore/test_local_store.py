@@ -224,12 +224,14 @@ def test_a_store_that_is_moved_away_during_a_put_is_not_begun_anew(tmp_path: Pat
 def test_an_owner_sweeps_its_own_leftovers_and_nobody_elses(sim: Simulated) -> None:
     for owner in ("node-1", "node-2"):
         sim.disk.mkdir(f"/s/.partial/{owner}")
-        sim.disk.mkdir(f"/s/.partial/{owner}/03")
-        sim.disk.open(f"/s/.partial/{owner}/03/800", create=True).close()
+        for folder in (f"/s/.partial/{owner}.apart/03", f"/s/.partial/{owner}/05"):
+            sim.disk.mkdir(folder)
+            sim.disk.open(f"{folder}/800", create=True).close()
         sim.disk.open(f"/s/.partial/{owner}/17", create=True).close()  # as earlier releases had them
     sim.run(sim.store.close())
     opened(sim.node)
-    assert sim.files() == ["/s/.partial/node-2/03/800", "/s/.partial/node-2/17"]
+    left = ["/s/.partial/node-2.apart/03/800", "/s/.partial/node-2/05/800", "/s/.partial/node-2/17"]
+    assert sim.files() == left
 
 
 def test_two_processes_of_one_name_are_refused(sim: Simulated) -> None:

@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from strandline.node.objectstore.unfinished_files import FILES_EACH, FOLDERS, PARTIAL, UnfinishedFiles
+from strandline.node.objectstore.unfinished_files import (
+    APART,
+    FILES_EACH,
+    FOLDERS,
+    PARTIAL,
+    UnfinishedFiles,
+)
 from strandline.node.raft.block_groups import TOP_OF_FOLDERS, flags_of
 from strandline.node.raft.disk import RealDisk
 
@@ -32,15 +38,26 @@ def test_folders_take_turns(files: UnfinishedFiles) -> None:
     turns = [make(files, number * FILES_EACH).parent for number in range(2, 2 * FOLDERS)]
     assert len({first.parent, second.parent, *turns}) == FOLDERS
     assert make(files, FOLDERS * FILES_EACH + 1).parent == first.parent
-    assert all(folder.parent == Path(files.folder) for folder in turns)
+    assert all(folder.parent == Path(files.folder + APART) for folder in turns)
 
 
 def test_what_was_left_is_swept_from_every_folder(files: UnfinishedFiles) -> None:
     left = [make(files, number * FILES_EACH) for number in range(5)]
     (Path(files.folder) / "17").write_bytes(b"of an earlier release")
+    (Path(files.folder) / "05").mkdir()
+    (Path(files.folder) / "05" / "1280").write_bytes(b"of a build that had folders here")
     files.open()
-    assert not [path for path in Path(files.folder).rglob("*") if path.is_file()]
+    assert not [path for path in Path(files.folder).parent.rglob("*") if path.is_file()]
     assert make(files, 1).parent == left[0].parent
+
+
+def test_an_earlier_release_finds_nothing_that_it_cannot_remove(files: UnfinishedFiles) -> None:
+    """It removes all names in the folder as those of files, and does not start where one is a folder."""
+    for number in range(3):
+        make(files, number * FILES_EACH)
+    files.open()
+    for name in os.listdir(files.folder):
+        os.unlink(os.path.join(files.folder, name))
 
 
 def test_a_folder_that_went_away_is_made_again(files: UnfinishedFiles) -> None:
@@ -66,9 +83,9 @@ def test_the_folders_are_to_lie_apart(files: UnfinishedFiles, tmp_path: Path) ->
         flags_of(str(tmp_path))
     except OSError:
         pytest.skip("this file system has no flags")
-    if flags_of(files.folder) & TOP_OF_FOLDERS == 0 and not is_ext4(tmp_path):
+    if flags_of(files.folder + APART) & TOP_OF_FOLDERS == 0 and not is_ext4(tmp_path):
         pytest.skip("this file system does not know groups of blocks")
-    assert flags_of(files.folder) & TOP_OF_FOLDERS
+    assert flags_of(files.folder + APART) & TOP_OF_FOLDERS
     assert flags_of(str(tmp_path / PARTIAL)) & TOP_OF_FOLDERS
     assert not flags_of(str(tmp_path)) & TOP_OF_FOLDERS
 
