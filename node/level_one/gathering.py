@@ -106,7 +106,8 @@ class Gathering:
         if store.has_files:
             left: deque[PieceRange] = deque()
             await _together(
-                [self._fill(ranges, left, store, measures) for _ in range(min(max_gets, len(ranges)))], loop
+                [self._fill(ranges, left, store, measures, loop) for _ in range(min(max_gets, len(ranges)))],
+                loop,
             )
             ranges = left
         await _together(
@@ -135,6 +136,7 @@ class Gathering:
         left: deque[PieceRange],
         store: ObjectStore,
         measures: BuilderMeasures,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         """Read ranges of files, many at a time, to where their pieces belong; those that fail are left."""
         while ranges:
@@ -152,7 +154,12 @@ class Gathering:
                 )
                 for one in some
             ]
-            for one, filled in zip(some, await store.fill(wanted), strict=True):
+            try:
+                all_filled = await store.fill(wanted)
+            except Exception as error:
+                loop.call_exception_handler({"message": "reading many objects", "exception": error})
+                all_filled = [False] * len(some)
+            for one, filled in zip(some, all_filled, strict=True):
                 if not filled:
                     left.append(one)
                     continue

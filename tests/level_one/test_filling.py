@@ -25,6 +25,7 @@ class FilesCase(Case):
         super().__init__(config)
         case = self
         self.fills: list[int] = []
+        self.bug: Exception | None = None
         self.unreadable = ""
         """An object that no thread gets in one go with others."""
 
@@ -33,6 +34,8 @@ class FilesCase(Case):
 
             async def fill(self, wanted: Sequence[Wanted]) -> list[bool]:
                 case.fills.append(len(wanted))
+                if case.bug is not None:
+                    raise case.bug
                 return [case.filled(one) for one in wanted]
 
         self.builder = StoreBuilder(Files(self.sim, self.node), config, loop=self.node.loop)
@@ -97,6 +100,17 @@ def test_files_that_cannot_be_read_so_are_read_on_their_own(case: FilesCase) -> 
     case.unreadable = object_name(4, identity(5))
     check_all(case)
     assert case.gets == 1
+
+
+def test_a_store_that_breaks_its_promise_is_asked_for_each_object(
+    case: FilesCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[object] = []
+    monkeypatch.setattr(case.node.loop, "call_exception_handler", reported.append)
+    case.bug = KeyError("a bug")
+    check_all(case)
+    assert case.gets == FILLED_AT_ONCE + 10
+    assert len(reported) == len(case.fills)
 
 
 def test_a_missing_and_a_cut_file_fail_those_that_need_them_with_the_usual_words(case: FilesCase) -> None:
