@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
@@ -61,15 +62,20 @@ _LONG_JOBS = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-_COLLECTOR = "-XX:+UseParallelGC"
+_LONG_COLLECTOR = "-XX:+UseParallelGC"
 """Of long jobs. It needs no threads beside those that work, and leaves less to compile."""
 _OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
-_JAVA_SETTINGS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_JAVA_SETTINGS = (
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS",
+)  # fmt: skip
 """Names in the environment of options that Java takes besides ours, as those of _JAVA_CONFIG."""
 _JAVA_CONFIG = "spark.driver.defaultJavaOptions"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_JAVA_FILES = ("spark-defaults.conf", "java-opts")
+"""Files of Spark's configuration that have such options, too."""
 # Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
-_SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m"
+_SHORT_JOBS = "-XX:TieredStopAtLevel=1 -XX:MetaspaceSize=256m"
+_SHORT_COLLECTOR = "-XX:+UseSerialGC"
 
 
 def session(
@@ -105,7 +111,7 @@ def session(
     if driver is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", driver)
     builder = SparkSession.builder.appName(app_name).master(master)
-    flags = _SHORT_JOBS if short_jobs else _long_jobs(configs or {})
+    flags = _flags(short_jobs, configs or {})
     archive = _archive(java_said, flags, configs or {}) if archives else ""
     java = f"-Dlog4j2.configurationFile={_LOGGING} {flags} {archive}".strip()
     ours = {**_DEFAULTS, _JAVA_OPTIONS: java}
@@ -113,7 +119,7 @@ def session(
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = driver
     if short_jobs:
         ours["spark.sql.adaptive.enabled"] = "false"
-        ours["spark.executor.extraJavaOptions"] = _SHORT_JOBS
+        ours["spark.executor.extraJavaOptions"] = f"{_SHORT_COLLECTOR} {_SHORT_JOBS}"
     python: AbstractContextManager[None] = nullcontext()
     if SparkSession.getActiveSession() is not None:
         ours = {}  # what it was started with is its owner's
@@ -148,11 +154,17 @@ def session(
     return spark
 
 
-def _long_jobs(configs: Mapping[str, str]) -> str:
-    """Java's flags of a session of any length, without a collector where the user has one."""
-    theirs = " ".join([configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in _JAVA_SETTINGS)])
-    # Java does not start with two of them.
-    return _LONG_JOBS if _OTHER_COLLECTOR.search(theirs) else f"{_COLLECTOR} {_LONG_JOBS}"
+def _flags(short_jobs: bool, configs: Mapping[str, str]) -> str:
+    """Java's flags of a session, without a collector where the user has one: it does not start with two."""
+    collector, others = (_SHORT_COLLECTOR, _SHORT_JOBS) if short_jobs else (_LONG_COLLECTOR, _LONG_JOBS)
+    theirs = [configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in _JAVA_SETTINGS)]
+    home = os.environ.get("SPARK_HOME", pyspark.__path__[0])
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    for name in _JAVA_FILES:
+        with suppress(OSError):
+            theirs += (folder / name).read_text(errors="replace").splitlines()
+    taken = any(_OTHER_COLLECTOR.search(one) for one in theirs if not one.lstrip().startswith("#"))
+    return others if taken else f"{collector} {others}"
 
 
 def _archive(java_said: str, flags: str, configs: Mapping[str, str]) -> str:

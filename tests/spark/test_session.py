@@ -8,7 +8,7 @@ import re
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -99,20 +99,36 @@ def test_the_command_is_python_itself_where_a_script_does_not_do(
     assert taken() == sys.executable
 
 
-def test_javas_flags_are_ones_that_it_takes_with_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(configs: dict[str, str]) -> str:
+@pytest.mark.parametrize(
+    ("short_jobs", "ours", "compiler", "other"),
+    [
+        (False, "UseParallelGC", "Tier4InvocationThreshold += 50000 ", "UseSerialGC"),
+        (True, "UseSerialGC", "TieredStopAtLevel += 1 ", "UseParallelGC"),
+    ],
+)
+def test_javas_flags_are_ones_that_it_takes_with_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short_jobs: bool, ours: str, compiler: str, other: str
+) -> None:
+    def started(theirs: str = "", configs: Mapping[str, str] | None = None) -> str:
         java = java_command()
         assert java is not None
-        flags = [*session_module._long_jobs(configs).split(), *configs.values()]
+        flags = [*session_module._flags(short_jobs, configs or {}).split(), *theirs.split()]
         told = [java, *flags, "-XX:+PrintFlagsFinal", "-version"]
         return subprocess.run(told, check=True, capture_output=True, text=True, timeout=60).stdout
 
-    assert re.search(r"UseParallelGC += true .*command line", started({}))
-    assert re.search(r"Tier4InvocationThreshold += 50000 ", started({}))
-    serial = "-XX:+UseSerialGC"
-    assert re.search(r"UseSerialGC += true ", started({"spark.driver.defaultJavaOptions": serial}))
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", serial)
-    assert re.search(r"UseSerialGC += true ", started({}))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert re.search(f"{ours} += true .*command line", started())
+    assert re.search(compiler, started())
+    taken, flag = f"{other} += true ", f"-XX:+{other}"
+    assert re.search(taken, started(flag, {"spark.driver.defaultJavaOptions": flag}))
+    settings = tmp_path / "spark-defaults.conf"
+    settings.write_text(f"# spark.driver.defaultJavaOptions {flag}\n")
+    assert re.search(f"{ours} += true ", started())
+    settings.write_text(f"spark.driver.defaultJavaOptions {flag}\n")
+    assert re.search(taken, started(flag))
+    settings.unlink()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", flag)
+    assert re.search(taken, started())
 
 
 def test_an_archive_of_classes_is_of_the_sessions_own_class_path(
