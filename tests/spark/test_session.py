@@ -198,7 +198,7 @@ def test_a_worker_whose_rows_nobody_takes_any_more_says_nothing() -> None:
         "import time\n"
         "import pyarrow as pa\n"
         "from strandline.spark import session\n"
-        "spark = session('x', 'local[1]', short_jobs=True)\n"
+        "spark = session('x', 'local[1]', short_jobs=True, archives=False)\n"
         "def many(batches):\n"
         "    for _ in batches:\n"
         "        for _ in range(5000):\n"
