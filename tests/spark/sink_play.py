@@ -90,7 +90,7 @@ class Play:
         self.options = parse(given, streaming=True)
         self.columns = Columns(SCHEMA, topic)
         self.query, self.rows, self.tasks, self.done = query, rows, tasks, 0
-        self.spark_id = f"id-of-{query}"
+        self.spark_id, self.consecutive = f"id-of-{query}", True
         self.start()
 
     def start(self) -> None:
@@ -98,7 +98,7 @@ class Play:
         self.run = f"run-{next(_RUNS)}"
 
     def identity(self, batch: int) -> Identity:
-        return Identity(self.query, self.run, batch, consecutive=True, spark_id=self.spark_id)
+        return Identity(self.query, self.run, batch, consecutive=self.consecutive, spark_id=self.spark_id)
 
     def task(self, batch: int, task: int, attempt: int = 0) -> TaskDone:
         values = self.rows(batch, task)

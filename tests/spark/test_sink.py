@@ -144,6 +144,33 @@ def test_a_batch_that_is_replayed_is_doubled_only_without_the_check_of_its_numbe
     assert set(found.values()) == {1 if checked else 2}
 
 
+def test_a_number_that_is_left_out_after_a_kill_is_there_as_a_whole_or_not_at_all(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    """The tasks of the next number take the transactional ids of what was decided, and not yet committed."""
+    first = play(cluster, "numbered", tasks=3)
+    first.batch()
+    steps = [number for number, api in enumerate(life.sent) if api in CHANGES][-6:]
+    whole = 0
+    for step in steps:
+        played = play(cluster, f"numbered-{step}", tasks=3)
+        played.consecutive, played.spark_id, played.done = False, "", 4
+        life.begin(step)
+        with pytest.raises(Killed):
+            played.batch()
+        life.begin()
+        played.start()
+        played.done = 7
+        played.batch()
+        found = read(cluster, played.query)
+        killed, later = (
+            Counter(value for task in range(3) for value in played.rows(batch, task)) for batch in (4, 7)
+        )
+        assert found in (later, killed + later)
+        whole += found != later
+    assert 2 <= whole < len(steps), "some were decided before the kill, others not"
+
+
 def test_the_next_batch_and_a_batch_with_nothing(cluster: TemporaryCluster, life: Life) -> None:
     played = play(cluster, "next")
     for _ in range(2):
