@@ -86,7 +86,7 @@ def test_exports_are_read_back_by_spark_and_the_libraries_of_tables(
 
     for format in ("parquet", "delta", "iceberg"):
         export(format)
-    lake, tables, expire = blocks(EXPORT, "python")
+    lake, tables, listed, expire = blocks(EXPORT, "python")
     names: dict[str, Any] = {"spark": spark, "DeltaTable": DeltaTable, "load_catalog": load_catalog}
     exec(lake.replace("/srv/lake", str(tmp_path / "parquet" / "tables")), names)
     told = {row["topic"]: row["count"] for row in names["lake"].groupBy("topic").count().collect()}
@@ -106,6 +106,8 @@ def test_exports_are_read_back_by_spark_and_the_libraries_of_tables(
     for format, expression in (("delta", delta), ("iceberg", iceberg)):
         frame = eval(expression.replace("/srv", str(tmp_path / format)), names)
         assert len(frame) == counts["orders"]
+    exec(listed.replace("/srv", str(tmp_path / "delta")), names)
+    assert names["listed"].count() == counts["orders"]
 
     # Rounds go on behind snapshots that are expired, and none comes twice.
     expire = expire.replace("/srv", str(tmp_path / "iceberg")).replace("days=7", "days=-1")
