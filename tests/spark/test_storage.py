@@ -5,9 +5,9 @@ from __future__ import annotations
 import pickle
 import socket
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -152,14 +152,19 @@ def test_a_bucket_that_does_not_answer_is_given_up_in_time(monkeypatch: pytest.M
         closed.close()
         for place in places:
             options = {**KEYS_TO_S3, "endpoint": place}
-            began = time.monotonic()
             with pytest.raises(StorageError) as told:
                 open_storage("s3://mute/prefix", options).list("snapshots/")
-            assert time.monotonic() - began < 20, "obstore by itself tries for three minutes"
             assert str(told.value) == (
                 f"s3://mute/prefix: {place} does not answer (error sending request): "
                 "check the bucket's name, its options and what they permit"
             )
+        silent.setblocking(False)
+        tries = 0
+        with suppress(BlockingIOError):
+            while True:
+                silent.accept()[0].close()
+                tries += 1
+        assert 1 <= tries <= 3, "obstore by itself tries eleven times, for three minutes"
 
 
 @pytest.mark.s3
