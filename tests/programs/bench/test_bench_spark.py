@@ -52,10 +52,12 @@ class Played:
     slow: ClassVar[range] = range(0)
     """The stages that take three times as long, by number."""
     up: ClassVar[list[Given]] = []
+    made: ClassVar[list[Given]] = []
 
     def __post_init__(self) -> None:
         assert self.folder.is_dir()
         self.up.append(self.given)
+        self.made.append(self.given)
         self.start = self._taken(START)
 
     def stage(self, name: str) -> spark_driver.Taken:
@@ -101,7 +103,7 @@ def clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_beside, "settle", lambda servers: None)
     monkeypatch.setattr(spark_beside, "_checkpoint", lambda cluster: None)
     monkeypatch.setattr(spark_beside, "_delete", lambda peer, topic: None)
-    for name in ("asked", "up"):
+    for name in ("asked", "up", "made"):
         monkeypatch.setattr(Played, name, [])
 
 
@@ -160,6 +162,7 @@ def test_ways_take_turns_and_are_compared_within_each(
     assert spark_bench.main([*command, "--folder", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert not Played.up, "all have ended"
+    assert len(Played.made) == 4 + 3 * (ways + len(SINKS)), "each stays up from stage to stage"
     before, asked = Played.asked[:4], Played.asked[4:]
     assert [name for name, _ in before] == ["first"] * 4, "of the programs before there is an archive"
     assert len(asked) == 3 * each
@@ -214,6 +217,8 @@ def test_a_ratio_is_the_median_of_the_turns() -> None:
     lines = [*measured("read", "ours", 1.0, 4.0, 2.0), *measured("read", "theirs", 3.0, 8.0, 8.0)]
     (told,) = ratios(lines, [Pair("read", "ours", "theirs", 3.0), Pair("read", "ours", "none", 1.0)])
     assert told == "read, some: ours is 3.0 (2.0 to 4.0) times as fast as theirs, wanted 3: holds"
+    (told,) = ratios(lines, [Pair("read", "ours", "theirs", 3.5)])
+    assert told.endswith("wanted 3.5: MISSED"), "though one turn's is 4"
     (told,) = ratios(lines[:-1], [Pair("read", "ours", "theirs")])
     assert told == "read, some: ours is 2.5 (2.0 to 3.0) times as fast as theirs"
     (row,) = cells(lines[:3])
