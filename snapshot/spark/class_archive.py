@@ -54,10 +54,11 @@ _UNSAFE: Final = frozenset(" \t\n\"'\\:")
 at: it does not start with three."""
 _FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Names in the environment of folders that Spark puts on the class path."""
-_SETTINGS: Final = (
-    "SPARK_HOME", *_FOLDERS, "SPARK_DIST_CLASSPATH", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS",
-    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS",
+JAVA_SETTINGS: Final = (
+    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS",
 )  # fmt: skip
+"""Names in the environment of options that Java takes besides those that it is given."""
+_SETTINGS: Final = ("SPARK_HOME", *_FOLDERS, "SPARK_DIST_CLASSPATH", *JAVA_SETTINGS)
 """Names in the environment of what decides about the class path, or gives Java other flags."""
 
 
@@ -106,14 +107,18 @@ def options(folder: Path, java: str, flags: str, class_path: str = "") -> str:
 
 def _has_folders(class_path: str) -> bool:
     """Whether there is a folder on the class path that is not empty: Java makes no archive then."""
-    settings = os.environ.get("SPARK_CONF_DIR") or _spark() / "conf"
     others = (os.environ.get(name, "") for name in _FOLDERS[1:])
     given = (one for one in class_path.split(os.pathsep) if not one.endswith("*"))
-    for one in filter(None, (str(settings), *others, *given)):
+    for one in filter(None, (str(settings_folder()), *others, *given)):
         with suppress(OSError):
             if next(Path(one).iterdir(), None) is not None:
                 return True
     return False
+
+
+def settings_folder() -> Path:
+    """The folder of Spark's own settings, which need not be there."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or _spark() / "conf")
 
 
 def _spark() -> Path:

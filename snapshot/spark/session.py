@@ -20,13 +20,18 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from strandline.snapshot.spark.class_archive import cache_folder, java_command, options
+from strandline.snapshot.spark.class_archive import (
+    JAVA_SETTINGS,
+    cache_folder,
+    java_command,
+    options,
+    settings_folder,
+)
 from strandline.snapshot.spark.no_spark import CONNECT_CURE, NoJava, NoMaster
 from strandline.snapshot.spark.python_command import python_of_this_program
 from strandline.snapshot.spark.shipping import ship
@@ -65,11 +70,8 @@ _LONG_JOBS = (
 _LONG_COLLECTOR = "-XX:+UseParallelGC"
 """Of long jobs. It needs no threads beside those that work, and leaves less to compile."""
 _OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
-_JAVA_SETTINGS = (
-    "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS",
-)  # fmt: skip
-"""Names in the environment of options that Java takes besides ours, as those of _JAVA_CONFIG."""
 _JAVA_CONFIG = "spark.driver.defaultJavaOptions"
+"""Java takes its options besides ours, as those of JAVA_SETTINGS."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAVA_FILES = ("spark-defaults.conf", "java-opts")
 """Files of Spark's configuration that have such options, too."""
@@ -157,12 +159,10 @@ def session(
 def _flags(short_jobs: bool, configs: Mapping[str, str]) -> str:
     """Java's flags of a session, without a collector where the user has one: it does not start with two."""
     collector, others = (_SHORT_COLLECTOR, _SHORT_JOBS) if short_jobs else (_LONG_COLLECTOR, _LONG_JOBS)
-    theirs = [configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in _JAVA_SETTINGS)]
-    home = os.environ.get("SPARK_HOME", pyspark.__path__[0])
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    theirs = [configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in JAVA_SETTINGS)]
     for name in _JAVA_FILES:
         with suppress(OSError):
-            theirs += (folder / name).read_text(errors="replace").splitlines()
+            theirs += (settings_folder() / name).read_text(errors="replace").splitlines()
     taken = any(_OTHER_COLLECTOR.search(one) for one in theirs if not one.lstrip().startswith("#"))
     return others if taken else f"{collector} {others}"
 

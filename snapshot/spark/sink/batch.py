@@ -18,7 +18,7 @@ from typing import Final
 
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import ABORTED, COMMITTED, describe, end
+from strandline.snapshot.producing.transactions import ABORTED, COMMITTED, Described, describe, end
 from strandline.snapshot.spark.sink.options import SinkOptions
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress
 
@@ -102,9 +102,8 @@ def _settled(options: SinkOptions, brokers: Brokers, progress: Progress, identit
     states = describe(brokers, [one.producer(identity.query).transactional_id for one in left])
     lost = []
     for one in left:
-        producer = one.producer(identity.query)
-        state = states[producer.transactional_id]
-        there = (state.state, state.producer_id, state.epoch) == (COMMITTED, one.producer_id, one.epoch)
+        state = states[one.producer(identity.query).transactional_id]
+        there = state == Described(COMMITTED, one.producer_id, one.epoch)
         if not there and not committed(options, brokers, identity.query, one):
             lost.append(one)
     if lost:

@@ -10,7 +10,7 @@ from typing import Final
 
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import ONGOING, begin, describe, end, open_ids
+from strandline.snapshot.producing.transactions import ONGOING, Described, begin, describe, end, open_ids
 from strandline.snapshot.spark.sink.batch import (
     BY_HAND,
     Identity,
@@ -100,8 +100,7 @@ class DriverSink:
         producers = [one.producer(identity.query) for one in tasks]
         states = describe(brokers, [one.transactional_id for one in producers])
         for one in producers:
-            state = states[one.transactional_id]
-            if (state.state, state.producer_id, state.epoch) != (ONGOING, one.producer_id, one.epoch):
+            if states[one.transactional_id] != Described(ONGOING, one.producer_id, one.epoch):
                 raise SinkError(
                     f"{identity}: {one.transactional_id} was aborted before the batch was whole; nothing of "
                     "it is written. A batch may take transactionTimeoutSeconds "
