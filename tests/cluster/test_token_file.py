@@ -49,8 +49,9 @@ def test_a_file_of_java_s_client_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_a_variable_may_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommandFailed, match=f"OAUTHBEARER needs a token.*{TOKEN_VARIABLE}"):
         settings(tmp_path)
-    monkeypatch.setenv(TOKEN_VARIABLE, issued())
-    assert token(settings(tmp_path)) == issued()
+    bearer = issued()
+    monkeypatch.setenv(TOKEN_VARIABLE, bearer)
+    assert token(settings(tmp_path)) == bearer
     monkeypatch.setenv(TOKEN_VARIABLE, "")
     with pytest.raises(CommandFailed, match=f"the variable {TOKEN_VARIABLE} has no token"):
         token(settings(tmp_path))
@@ -87,13 +88,14 @@ def test_what_is_no_token_is_told_at_once_and_not_shown(tmp_path: Path) -> None:
 def test_a_client_asks_for_the_token_of_each_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from strandline.cluster.client_settings import CURRENT
 
-    file = written(tmp_path, issued())
+    first, second = issued(), issued(sub="bob")
+    file = written(tmp_path, first)
     had = CURRENT.set(settings(tmp_path, f"{TOKEN_URL}={file.as_uri()}"))
     try:
         config = client_config("127.0.0.1:1")
-        assert config["oauth_cb"]("")[0] == issued()
-        file.write_text(issued(sub="bob"))
-        assert config["oauth_cb"]("")[0] == issued(sub="bob")
+        assert config["oauth_cb"]("")[0] == first
+        file.write_text(second)
+        assert config["oauth_cb"]("")[0] == second
         file.write_text("")
         with pytest.raises(CommandFailed):
             client_config("127.0.0.1:1")
