@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -14,3 +15,12 @@ def no_logs() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def collected_once() -> Iterator[None]:
+    """Loops and futures form cycles by the thousand: garbage is collected after a test, and not meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
