@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from functools import cache
 from pathlib import Path
 from typing import Final
+
+from tests import ROOT
 
 SECONDS: Final = Path(__file__).with_name("seconds.json")
 SET_UP: Final = "set-up "
 """Before the name of a fixture, in pytest's report of the test that was the first to need it."""
 _FOLDERS: Final = ("tests/clients/", "tests/ecosystem/", "tests/spark/")
-"""Folders whose fixtures are shared by several files."""
-_ALONE: Final = ("tests/spark/test_spark_cluster.py",)
-"""Files in such a folder that share nothing with it: units of their own."""
+"""Folders whose fixtures several files share. A file that asks for none of them is a unit by itself."""
 _SHARED_OUT: Final = (
     "test_carrying.py",
     "test_sabotages.py",
@@ -33,9 +35,32 @@ def unit_of(nodeid: str) -> str:
     if is_shared_out(nodeid):
         return nodeid
     path = nodeid.partition("::")[0]
-    if path in _ALONE:
-        return path
-    return next((folder for folder in _FOLDERS if path.startswith(folder)), path)
+    folder = next((folder for folder in _FOLDERS if path.startswith(folder)), None)
+    return path if folder is None or not _shares(path, folder) else folder
+
+
+@cache
+def _shares(path: str, folder: str) -> bool:
+    """Whether a file uses what its folder has one of: a fixture of its `conftest.py`, or the pass of audits,
+    which looks for `storages`."""
+    conftest = f"{folder}conftest.py"
+    if path == conftest:  # what a set-up took
+        return True
+    own, theirs = _functions(path), _functions(conftest)
+    asked = {one.arg for function in own.values() if _is_called(function) for one in function.args.args}
+    return "storages" in own or bool(asked & (theirs.keys() - own.keys()))
+
+
+def _functions(path: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    parsed = ast.walk(ast.parse(ROOT.joinpath(path).read_text()))
+    return {one.name: one for one in parsed if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _is_called(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether pytest calls it: a test, or a fixture."""
+    return function.name.startswith("test_") or any(
+        "fixture" in ast.unparse(one) for one in function.decorator_list
+    )
 
 
 def recorded_seconds() -> dict[str, float]:

@@ -140,7 +140,11 @@ def test_of_long_tests_that_share_nothing_the_shortest_are_run() -> None:
 
 def test_folders_that_share_fixtures_are_one_unit() -> None:
     assert unit_of("tests/spark/test_source.py::test_x[a::b]") == "tests/spark/"
-    assert unit_of("tests/spark/test_spark_cluster.py::test_x") == "tests/spark/test_spark_cluster.py"
+    assert unit_of("tests/spark/test_three_fences.py::test_x") == "tests/spark/", "it has storages audited"
+    assert unit_of("tests/clients/test_spark_kafka.py::test_x") == "tests/clients/", "by a fixture of its own"
+    assert unit_of("tests/spark/conftest.py::audited") == "tests/spark/"
+    for alone in ("tests/spark/test_spark_cluster.py", "tests/clients/test_logins.py"):
+        assert unit_of(f"{alone}::test_x") == alone, "it asks for nothing of its folder's"
     assert unit_of("tests/admin/test_api.py::test_x[tests/spark/]") == "tests/admin/test_api.py"
 
 
