@@ -161,7 +161,7 @@ def test_an_archive_of_classes_is_of_the_sessions_own_class_path(
 def test_a_session_starts_by_an_archive_of_classes_unless_told_otherwise(
     tmp_path: Path, archives: bool
 ) -> None:
-    script = f"from strandline.spark import session; session('x', archives={archives})"
+    script = f"from strandline.spark import session; session('x', short_jobs=True, archives={archives})"
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", script], env=environment, timeout=120, check=True)
     assert any(tmp_path.rglob("*.starts")) is archives, "it was the first one, which leaves a mark"
