@@ -208,7 +208,7 @@ class FakeLeader:
     term: int
 
 
-async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until something holds that nobody tells of."""
     async with asyncio.timeout(seconds):
         while not holds():  # noqa: ASYNC110

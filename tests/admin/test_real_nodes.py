@@ -97,7 +97,7 @@ def told(address: str, path: str) -> Any:
     return json.loads(body)
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 15.0) -> None:
+def eventually(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end

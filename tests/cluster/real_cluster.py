@@ -126,7 +126,7 @@ def real_cluster(tmp_path: Path) -> Iterator[RealCluster]:
         print(cluster.logs())  # pytest shows it for a test that failed
 
 
-def wait(true: Callable[[], object], seconds: float = 25.0) -> None:
+def wait(true: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end

@@ -30,7 +30,7 @@ def test_it_lives_until_it_is_killed_and_leaves_no_zombie(tmp_path: Path) -> Non
     process = spawn(tmp_path, SLEEP, "60")
     assert process.alive()
     assert process.signal(signal.SIGKILL)
-    assert process.wait(5.0)
+    assert process.wait(30.0)
     assert not Path(f"/proc/{process.pid}").exists()
     assert not process.signal(signal.SIGKILL)
 
@@ -43,7 +43,7 @@ def test_whatever_differs_in_one_thing_is_not_it(tmp_path: Path, change: dict[st
     assert not other.signal(signal.SIGKILL)
     assert process.alive()
     process.signal(signal.SIGKILL)
-    assert process.wait(5.0)
+    assert process.wait(30.0)
 
 
 def test_a_name_with_parentheses_and_spaces_does_not_confuse_it(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_name_with_parentheses_and_spaces_does_not_confuse_it(tmp_path: Path) 
     process = spawn(tmp_path, str(program), "-c", "import time; time.sleep(60)")
     assert process.alive()
     process.signal(signal.SIGKILL)
-    assert process.wait(5.0)
+    assert process.wait(30.0)
 
 
 def test_it_comes_back_from_json(tmp_path: Path) -> None:
@@ -60,16 +60,16 @@ def test_it_comes_back_from_json(tmp_path: Path) -> None:
     again = OwnProcess.from_plain(json.loads(json.dumps(process.to_plain())))
     assert again == process
     assert again.signal(signal.SIGKILL)
-    assert again.wait(5.0)
+    assert again.wait(30.0)
 
 
 def test_wait_is_bounded(tmp_path: Path) -> None:
     process = spawn(tmp_path, SLEEP, "60")
     began = time.monotonic()
     assert not process.wait(0.1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     process.signal(signal.SIGKILL)
-    assert process.wait(5.0)
+    assert process.wait(30.0)
 
 
 def test_it_starts_with_fresh_signals_and_its_own_log(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_it_starts_with_fresh_signals_and_its_own_log(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process = spawn(tmp_path, sys.executable, "-c", script)
-        assert process.wait(10.0)
+        assert process.wait(30.0)
     finally:
         signal.signal(signal.SIGINT, before)
     assert (tmp_path / "log").read_text() == "True\n"
@@ -94,7 +94,7 @@ def test_it_holds_no_lock_and_no_pipe_of_the_caller(tmp_path: Path) -> None:
     finally:
         os.close(reader)
         process.signal(signal.SIGKILL)
-        assert process.wait(10.0)
+        assert process.wait(30.0)
 
 
 def test_it_lives_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def test_it_lives_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert process.alive()
     assert process.signal(signal.SIGKILL)
-    assert process.wait(5.0)
+    assert process.wait(30.0)
     assert not stat.exists()

@@ -226,7 +226,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_left(
 
     def drip(handler: QuietHandler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nA: ")
-        ends = time.monotonic() + 5
+        ends = time.monotonic() + 60
         while time.monotonic() < ends:
             try:
                 handler.wfile.write(b"x")
@@ -237,7 +237,7 @@ def test_a_server_that_answers_a_byte_at_a_time_is_left(
     with served(answering(drip)) as address:
         began = time.monotonic()
         KeySet(f"http://{address}/keys").open()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30
     assert "cannot be read (it took more than 0.3 s): see that 127.0.0.1 answers" in caplog.text
 
 
@@ -246,18 +246,18 @@ def test_a_read_that_lasts_keeps_one_thread_and_no_more() -> None:
 
     def answer() -> tuple[int, bytes]:
         asked.set()
-        assert go.wait(10)
+        assert go.wait(60)
         return 200, key_set("rsa-1")
 
     with publishing(answer) as url:
         keys = KeySet(url, clock)
         first = threading.Thread(target=keys.find, args=("rsa-1", "RS256"))
         first.start()
-        assert asked.wait(10)
+        assert asked.wait(60)
         clock.now += AGAIN_SECONDS
         began = time.monotonic()
         assert keys.find("rsa-1", "RS256") is None
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 30
         go.set()
         first.join()
         assert keys.find("rsa-1", "RS256") is not None
