@@ -52,6 +52,8 @@ def _shares(path: str, folder: str) -> bool:
 
 
 def _functions(path: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+    if not ROOT.joinpath(path).exists():
+        return {}  # it was recorded, and is gone
     parsed = ast.walk(ast.parse(ROOT.joinpath(path).read_text()))
     return {one.name: one for one in parsed if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
 
