@@ -108,13 +108,13 @@ def test_three_nodes_tell_of_themselves_and_of_one_that_dies(real_cluster: RealC
     clients: dict[str, str | int | float | bool] = {"bootstrap.servers": real_cluster.bootstrap}
     admin = AdminClient(clients)
     for created in admin.create_topics([NewTopic("orders", 6, 3)]).values():
-        created.result(20)
+        created.result(60)
     producer = Producer({**clients, "enable.idempotence": True})
     for number in range(60):
         # The first of each partition is too large for the log, so it needs a window of epochs.
         value = b"value" if number >= 6 else bytes(InlineSection().max_batch_bytes)
         producer.produce("orders", value, partition=number % 6)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
     addresses = real_cluster.admin
     eventually(lambda: all(ask(address, "/health")[0] == 200 for address in addresses))

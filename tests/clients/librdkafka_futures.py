@@ -9,7 +9,7 @@ from confluent_kafka import KafkaException
 
 
 def done(futures: dict[Any, Any]) -> list[Any]:
-    return [future.result(10) for future in futures.values()]
+    return [future.result(60) for future in futures.values()]
 
 
 def refused(futures: dict[Any, Any]) -> str:

@@ -30,7 +30,7 @@ def metric(cluster: RealCluster, node: int, name: str) -> float:
     """The value of a metric without labels, or with exactly those in `name`."""
     address = cluster.description.nodes[node].admin
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://{address}/metrics", timeout=10) as answer:
+    with opener.open(f"http://{address}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     (found,) = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
     return float(found)

@@ -29,7 +29,7 @@ def filled(cluster: RealCluster, topic: str, **configs: str) -> None:
     """Two partitions with COUNT records each."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     made = NewTopic(topic, 2, 3, config={name.replace("_", "."): text for name, text in configs.items()})
-    admin.create_topics([made])[topic].result(20)
+    admin.create_topics([made])[topic].result(60)
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(COUNT):
         for partition in range(2):
@@ -49,7 +49,7 @@ def left(cluster: RealCluster, topic: str) -> list[tuple[int, int, str]]:
     )
     found = []
     for partition in range(2):
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=60)
         first = ""
         if low < high:
             # From before the start, so that the client is sent back to it.
@@ -67,15 +67,15 @@ def test_by_librdkafka(cluster: RealCluster) -> None:
     filled(cluster, "deleted-rd")
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     asked = [TopicPartition("deleted-rd", 0, 7), TopicPartition("deleted-rd", 1, confluent_kafka.OFFSET_END)]
-    done = admin.delete_records(asked, request_timeout=10)
-    assert sorted((one.partition, future.result(20).low_watermark) for one, future in done.items()) == [
+    done = admin.delete_records(asked, request_timeout=60)
+    assert sorted((one.partition, future.result(60).low_watermark) for one, future in done.items()) == [
         (0, 7),
         (1, COUNT),
     ]
     assert left(cluster, "deleted-rd") == [(7, COUNT, "7"), (COUNT, COUNT, "")]
     (refused,) = admin.delete_records([TopicPartition("deleted-rd", 0, COUNT + 1)]).values()
     with pytest.raises(KafkaException) as caught:
-        refused.result(20)
+        refused.result(60)
     assert caught.value.args[0].name() == "OFFSET_OUT_OF_RANGE"
 
 
@@ -84,7 +84,7 @@ def test_of_a_compacted_topic_are_kept(cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     (refused,) = admin.delete_records([TopicPartition("deleted-not", 0, 1)]).values()
     with pytest.raises(KafkaException) as caught:
-        refused.result(20)
+        refused.result(60)
     assert caught.value.args[0].name() == "POLICY_VIOLATION"
 
 

@@ -31,7 +31,7 @@ THREE = encode_records([Record(b"one"), Record(b"two"), Record(b"three")], 1_700
 def topic(cluster: RealCluster) -> str:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for made in admin.create_topics([NewTopic("hostile", 1, 3)]).values():
-        made.result(10)
+        made.result(60)
     return "hostile"
 
 

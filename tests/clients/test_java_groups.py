@@ -80,7 +80,7 @@ def test_console_consumer_and_consumer_groups(tools: KafkaTools) -> None:
     deleted = tools.run(tools.tool(GROUPS, "--delete", *of))
     assert f"Deletion of requested consumer groups ('{group}') was successful." in deleted.out, deleted
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})  # A client that is gone answers no more.
-    groups = admin.list_consumer_groups().result(10).valid
+    groups = admin.list_consumer_groups().result(60).valid
     assert group not in {one.group_id for one in groups}
 
 
@@ -88,7 +88,7 @@ def offsets(tools: KafkaTools, group: str) -> dict[int, int]:
     """What a group of one topic has committed, by partition; asked by librdkafka."""
     admin = AdminClient({"bootstrap.servers": tools.bootstrap})
     asked = [ConsumerGroupTopicPartitions(group)]
-    found = admin.list_consumer_group_offsets(asked)[group].result(10).topic_partitions
+    found = admin.list_consumer_group_offsets(asked)[group].result(60).topic_partitions
     return {one.partition: one.offset for one in found}
 
 

@@ -29,7 +29,7 @@ def test_every_compression_idempotent(cluster: RealCluster, kcat: str, codec: st
     topic = f"kcat-{codec}"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for made in admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values():
-        made.result(10)
+        made.result(60)
     partition = ("-b", cluster.bootstrap, "-t", topic, "-p", "1")
     lines = [f"k{number}:{topic}-{number}" for number in range(COUNT)]
     run(
@@ -63,7 +63,7 @@ def test_a_group_and_a_transaction(bootstrap: str, kcat: str) -> None:
     """What it reads as a member is committed when it ends; what it writes is there as a whole."""
     name = f"kcat-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 3)])[name].result(10)
+    admin.create_topics([NewTopic(name, PARTITIONS, 3)])[name].result(60)
     transactional = ("-X", f"transactional.id={name}")
     lines = [f"{name}-{number}" for number in range(COUNT)]
     run(kcat, "-P", "-b", bootstrap, "-t", name, *transactional, stdin="\n".join(lines) + "\n")
@@ -71,5 +71,5 @@ def test_a_group_and_a_transaction(bootstrap: str, kcat: str) -> None:
     assert sorted(run(kcat, *member, "-e", "-q", "-G", name, name).splitlines()) == sorted(lines)
     run(kcat, "-P", "-b", bootstrap, "-t", name, stdin="later\n" * 5)
     assert run(kcat, *member, "-e", "-q", "-G", name, name).splitlines() == ["later"] * 5
-    described = admin.describe_consumer_groups([name])[name].result(10)
+    described = admin.describe_consumer_groups([name])[name].result(60)
     assert (described.state.name, len(described.members)) == ("EMPTY", 0)

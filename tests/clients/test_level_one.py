@@ -42,7 +42,7 @@ def lifting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealCluster]:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         admin.create_topics([NewTopic("lifted", PARTITIONS, 1, config={"retention.ms": "-1"})])[
             "lifted"
-        ].result(20)
+        ].result(60)
         for first in range(0, len(WRITTEN), 450):
             produce(running, WRITTEN[first : first + 450], first)
             lifted(running.folder)
@@ -132,7 +132,7 @@ def test_kafkas_own_tool_tells_what_is_lifted(lifting: RealCluster) -> None:
 def test_records_deleted_within_an_object_are_gone(lifting: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": lifting.bootstrap})
     (done,) = admin.delete_records([TopicPartition("lifted", 0, 123)]).values()
-    assert done.result(20).low_watermark == 123
+    assert done.result(60).low_watermark == 123
     settings: dict[str, Any] = {"group.id": "none", "auto.offset.reset": "earliest"}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": lifting.bootstrap, **settings})
     consumer.assign([TopicPartition("lifted", 0, 5)])

@@ -50,7 +50,7 @@ def produce(cluster: RealCluster, topic: str, written: list[Written], **settings
             lambda error, _: failed.append(error) if error else None,
             headers=list(record.headers),
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return failed
 
 
@@ -97,7 +97,7 @@ def test_offsets_times_epochs_and_a_long_poll(cluster: RealCluster) -> None:
     now = int(time.time() * 1000) - 100_000
     for number in range(10):
         producer.produce("rd-offsets", b"%d" % number, partition=0, timestamp=now + 1000 * number)
-        producer.flush(10)
+        producer.flush(60)
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -107,21 +107,24 @@ def test_offsets_times_epochs_and_a_long_poll(cluster: RealCluster) -> None:
         }
     )
     first = TopicPartition("rd-offsets", 0)
-    assert consumer.get_watermark_offsets(first, 5) == (0, 10)
+    assert consumer.get_watermark_offsets(first, 60) == (0, 10)
     times = [TopicPartition("rd-offsets", 0, now + 4500), TopicPartition("rd-offsets", 1, now)]
-    assert [found.offset for found in consumer.offsets_for_times(times, 5)] == [5, confluent_kafka.OFFSET_END]
+    assert [found.offset for found in consumer.offsets_for_times(times, 60)] == [
+        5,
+        confluent_kafka.OFFSET_END,
+    ]
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     newest = admin.list_offsets({first: OffsetSpec.max_timestamp()})  # type: ignore[no-untyped-call]
     assert [found.offset for found in done(newest)] == [9]
     consumer.assign([TopicPartition("rd-offsets", 0, 9)])
-    message = consumer.poll(10)
+    message = consumer.poll(60)
     assert message is not None
     assert (message.offset(), message.timestamp()) == (9, (confluent_kafka.TIMESTAMP_CREATE_TIME, now + 9000))
     assert (message.leader_epoch() or 0) > 0
     # It waits at the end for up to thirty seconds, and what comes wakes it.
     assert consumer.poll(0.3) is None
     producer.produce("rd-offsets", b"later", partition=0)
-    producer.flush(10)
+    producer.flush(60)
     written = time.monotonic()
     later = consumer.poll(20)
     assert later is not None
@@ -144,7 +147,7 @@ def test_topics(cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topic = NewTopic("rd", 3, 3, config={"retention.ms": "60000"})
     assert done(admin.create_topics([topic], validate_only=True)) == [None]
-    assert "rd" not in admin.list_topics(timeout=5).topics
+    assert "rd" not in admin.list_topics(timeout=60).topics
     assert done(admin.create_topics([topic])) == [None]
     led = admin.list_topics("rd", 5).topics["rd"].partitions.values()
     assert [(one.error, one.leader in one.replicas, len(one.isrs)) for one in led] == [(None, True, 3)] * 3
@@ -186,13 +189,13 @@ def test_configs(cluster: RealCluster) -> None:
 
 def test_the_cluster_and_its_leaders(cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    seen = admin.describe_cluster(request_timeout=5).result(5)
+    seen = admin.describe_cluster(request_timeout=60).result(60)
     assert [node.id for node in seen.nodes] == [1, 2, 3]
     assert seen.controller.id in (1, 2, 3)
     assert seen.cluster_id == cluster.description.cluster
     create(cluster, "rd-moved")
     partitions = [TopicPartition("rd-moved", number) for number in range(PARTITIONS)]
-    elected = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(20)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
     codes = {None if error is None else error.name() for error in elected.values()}
     assert codes <= {None, "ELECTION_NOT_NEEDED"}
     told = admin.list_topics("rd-moved", 5).topics["rd-moved"].partitions.values()

@@ -37,14 +37,14 @@ def copied(bootstrap: str, tmp_path: Path) -> Copied:
     source, target = (f"spark-{what}-{uuid.uuid4().hex[:8]}" for what in ("in", "out"))
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for made in admin.create_topics([NewTopic(topic, 3, 3) for topic in (source, target)]).values():
-        made.result(10)
+        made.result(60)
     # What was aborted is nothing to it.
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": source})
     producer.init_transactions(20)
     producer.begin_transaction()
     for partition in range(3):
         producer.produce(source, b"aborted", partition=partition)
-    producer.flush(20)
+    producer.flush(60)
     producer.abort_transaction(20)
     done = subprocess.run(
         [*command, bootstrap, source, target, str(tmp_path)],

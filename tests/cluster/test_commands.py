@@ -325,7 +325,7 @@ def test_following_ends_with_ctrl_c(
             run("produce", topic, "--file", lines("two\n"))
             assert reader.stdout.readline() == "two\n"
             reader.send_signal(number)
-            assert reader.wait(10) == (130 if number == signal.SIGINT else -signal.SIGTERM)
+            assert reader.wait(60) == (130 if number == signal.SIGINT else -signal.SIGTERM)
             assert reader.stderr.read() == ""
         finally:
             reader.kill()

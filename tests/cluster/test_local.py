@@ -76,7 +76,7 @@ def test_kill_and_start_again(local: LocalCluster) -> None:
     assert [status.problem is None for status in local.status()] == [True, False]
     with pytest.raises(CommandFailed, match="node 2 does not run; start it"):
         local.kill(2)
-    assert local.start(2, timeout=20.0) == [2]
+    assert local.start(2, timeout=60.0) == [2]
     assert pids(local)[2] != first[2]
     assert pids(local)[1] == first[1]
     assert not local.start(2)
@@ -150,7 +150,7 @@ def test_a_store_that_fails_is_told_soon_and_a_new_cluster_can_have_another(
     assert pids(local) == {}
     left = local.description.nodes[1].data / "left"
     left.touch()
-    assert local.up(storage="s3://right", settings=[], timeout=20.0) == [1, 2]
+    assert local.up(storage="s3://right", settings=[], timeout=60.0) == [1, 2]
     assert not left.exists()
     assert {load(str(node.config), {}, []).storage.url for node in local.description.nodes.values()} == {
         "s3://right"
@@ -296,7 +296,7 @@ def test_settings_are_replaced_and_dropped_while_nothing_runs(local: LocalCluste
         up(local, "log.level=error")
     local.down(5.0)
     file.write_text(file.read_text().replace('level = "debug"', 'level = "info"'))
-    assert local.up(timeout=20.0) == [1, 2]  # what was edited by hand stays
+    assert local.up(timeout=60.0) == [1, 2]  # what was edited by hand stays
     assert found()[0] == "info"
     local.down(5.0)
     with pytest.raises(CommandFailed, match=r"--set log\.level=loud"):
@@ -320,13 +320,13 @@ def test_a_file_with_a_mistake_is_named_with_the_way_out(local: LocalCluster) ->
             begin()
         assert pids(local) == {}
     local.description.configure([])
-    assert local.up(timeout=20.0) == [1, 2]
+    assert local.up(timeout=60.0) == [1, 2]
 
 
 def test_a_nodes_process_shows_no_secret(local: LocalCluster) -> None:
     setting = "storage.options.secret_access_key=topsecretvalue"
     up(local, setting)
-    assert local.restart(1, timeout=20.0) == [1]
+    assert local.restart(1, timeout=60.0) == [1]
     for node in local.description.nodes.values():
         for shown in ("cmdline", "environ"):
             assert b"topsecretvalue" not in Path(f"/proc/{node.pid}/{shown}").read_bytes()
@@ -342,8 +342,8 @@ def test_all_that_do_not_run_are_started(local: LocalCluster) -> None:
     local.kill(1)
     assert local.stop(3, 5.0)
     assert not local.stop(3, 5.0)
-    assert local.start(timeout=20.0) == [1, 3]
-    assert local.start(timeout=20.0) == []
+    assert local.start(timeout=60.0) == [1, 3]
+    assert local.start(timeout=60.0) == []
     assert sorted(pids(local)) == [1, 2, 3]
     assert pids(local)[2] == first[2]
 
@@ -351,7 +351,7 @@ def test_all_that_do_not_run_are_started(local: LocalCluster) -> None:
 def test_a_restart_takes_one_node_at_a_time_and_ends_at_a_sick_one(local: LocalCluster) -> None:
     up(local, nodes=3)
     first = pids(local)
-    assert local.restart(timeout=20.0) == [1, 2, 3]
+    assert local.restart(timeout=60.0) == [1, 2, 3]
     second = pids(local)
     assert not set(first.values()) & set(second.values())
     local.description.configure(["storage.options.mode=sick", "storage.options.only=2"])

@@ -120,7 +120,7 @@ def test_a_removed_node_whose_process_runs_again_is_not_forgotten(
             command.remove(3, timeout=1.0, cluster=tmp_path)
     finally:
         process.signal(signal.SIGKILL)
-        assert process.wait(20.0)
+        assert process.wait(60.0)
     command.remove(3, timeout=1.0, cluster=tmp_path)
     found = Description.load(tmp_path)
     assert found is not None

@@ -42,7 +42,7 @@ class Served:
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=lambda: uvloop.run(self._serve()))
         self._thread.start()
-        self._ready.result(20)
+        self._ready.result(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -53,7 +53,7 @@ class Played:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalCluster]:
     cluster = LocalCluster(tmp_path / "cluster", program=STAND_IN)
-    cluster.up(3, choose_ports=free_ports, timeout=20.0)
+    cluster.up(3, choose_ports=free_ports, timeout=60.0)
     try:
         yield cluster
     finally:
@@ -260,7 +260,7 @@ def test_what_a_call_that_was_cut_off_had_started_is_waited_for(local: LocalClus
         rolling(local)
     for node in (2, 3):  # by another command
         local.stop(node, 5.0)
-        local.start(node, timeout=20.0)
+        local.start(node, timeout=60.0)
     played.lacking = lambda: "node 3 is away"
     with pytest.raises(CommandFailed, match="not well since a rolling restart was cut off: node 3 is away"):
         rolling(local)

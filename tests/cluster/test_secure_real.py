@@ -36,8 +36,8 @@ def test_one_command_makes_a_cluster_that_asks_every_client_for_its_name(
         trusting = ssl.create_default_context(cafile=folder / "authority.pem")
         address = f"https://127.0.0.1:{nodes[0]['admin']}"
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(f"{address}/api/topics", context=trusting, timeout=10)
-        with urllib.request.urlopen(f"{address}/health", context=trusting, timeout=10) as answer:
+            urllib.request.urlopen(f"{address}/api/topics", context=trusting, timeout=60)
+        with urllib.request.urlopen(f"{address}/health", context=trusting, timeout=60) as answer:
             assert json.load(answer) == {"status": "healthy"}
         for port in nodes[0]["mesh"], nodes[0]["kafka"], nodes[0]["admin"]:
             with socket.create_connection(("127.0.0.1", port), 10) as sock:

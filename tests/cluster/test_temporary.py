@@ -95,7 +95,7 @@ def test_a_client_writes_and_reads_and_nothing_is_left(folder: Path) -> None:
         assert len(nodes) == 1
         produce(cluster, "orders", b"one", b"two")
         assert consume(cluster, "orders", 2) == [b"one", b"two"]
-        metadata = Producer({"bootstrap.servers": cluster.bootstrap}).list_topics("orders", timeout=10)
+        metadata = Producer({"bootstrap.servers": cluster.bootstrap}).list_topics("orders", timeout=60)
         assert len(metadata.topics["orders"].partitions) == 3
         assert "serves Kafka on port" in cluster.log(1)
     assert not any(map(run, nodes))
@@ -109,7 +109,7 @@ def test_a_cluster_grows_while_it_has_records(folder: Path) -> None:
         assert cluster.nodes == [1, 2]
         assert len(pids(cluster)) == 2
         cluster.create_topic("both")
-        metadata = Producer({"bootstrap.servers": cluster.bootstrap}).list_topics("both", timeout=10)
+        metadata = Producer({"bootstrap.servers": cluster.bootstrap}).list_topics("both", timeout=60)
         assert len(metadata.topics["both"].partitions[0].replicas) == 2, "as many as there are nodes now"
         produce(cluster, "both", b"two")
         assert consume(cluster, "both", 1) == [b"two"]

@@ -51,7 +51,7 @@ def cluster(tmp_path: Path) -> Iterator[RealCluster]:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         topics = [NewTopic(name, 2, 3, config=compacted) for name in ("sales", "shops")]
         for made in admin.create_topics(topics).values():
-            made.result(20)
+            made.result(60)
         yield running
         print(running.logs())
 

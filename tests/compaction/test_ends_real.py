@@ -57,7 +57,7 @@ def one_by_one(cluster: RealCluster, topic: str, records: list[tuple[bytes, byte
         producer.begin_transaction()
     for key, value in records:
         producer.produce(topic, value, key, partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
     return producer
 
 
@@ -108,7 +108,7 @@ def ended(cluster: RealCluster) -> list[Ended]:
     writers = (superseded, aborted, mixed)
     made = admin.create_topics([NewTopic(one.__name__, 1, 1, config=TOPIC) for one in writers])
     for future in made.values():
-        future.result(20)
+        future.result(60)
     tables = {one.__name__: one(cluster) for one in writers}
     consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "watermarks"})
     found = [
@@ -133,7 +133,7 @@ def ended(cluster: RealCluster) -> list[Ended]:
 
 def rows(cluster: RealCluster) -> list[dict[str, Any]]:
     with urllib.request.urlopen(
-        f"http://{cluster.admin[0]}/api/compaction/partitions?limit=100", timeout=10
+        f"http://{cluster.admin[0]}/api/compaction/partitions?limit=100", timeout=60
     ) as told:
         found: list[dict[str, Any]] = json.load(told)["partitions"]
     return [row for row in found if row["local"] is not None and row["leader"] is not None]
@@ -255,7 +255,7 @@ def test_kafka_python(cluster: RealCluster, ended: list[Ended], isolation: str) 
 
 def test_all_of_it_came_from_the_local_log(cluster: RealCluster, ended: list[Ended]) -> None:
     """The tests above have read more than once from each of its offsets, and level one has the same."""
-    with urllib.request.urlopen(f"http://{cluster.admin[0]}/metrics", timeout=10) as told:
+    with urllib.request.urlopen(f"http://{cluster.admin[0]}/metrics", timeout=60) as told:
         samples = dict(
             line.rsplit(" ", 1) for line in told.read().decode().splitlines() if not line.startswith("#")
         )

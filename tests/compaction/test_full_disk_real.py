@@ -51,13 +51,13 @@ class FullDisk:
         self.folder = cluster.description.nodes[FULL].data / "compacted"
         self.disk = SmallDisk(self.folder, DISK)
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        self._admin.create_topics([NewTopic("table", 1, 3, config=LAZY)])["table"].result(20)
+        self._admin.create_topics([NewTopic("table", 1, 3, config=LAZY)])["table"].result(60)
 
     def write(self, first: int, count: int) -> None:
         producer = Producer({"bootstrap.servers": self.cluster.bootstrap, "linger.ms": 1, "batch.size": 2000})
         for number in range(first, first + count):
             producer.produce("table", b"value %d" % number, b"key %d" % (number % KEYS), partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     def configure(self, settings: Mapping[str, str]) -> None:
         entries = [
@@ -66,7 +66,7 @@ class FullDisk:
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, "table", incremental_configs=entries)
         for answer in self._admin.incremental_alter_configs([resource]).values():
-            answer.result(20)
+            answer.result(60)
 
     def rows(self, node: int) -> Any:
         address = self.cluster.description.nodes[node].admin

@@ -26,11 +26,11 @@ def test_every_replica_keeps_a_clean_log_of_its_own(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0"}
         [made] = admin.create_topics([NewTopic("table", 1, 3, config=configs)]).values()
-        made.result(20)
+        made.result(60)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1, "batch.size": 2000})
         for number in range(RECORDS):
             producer.produce("table", b"value %d" % number, b"key %d" % (number % KEYS), partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
         def all_clean() -> bool:
             there = manifests(cluster)

@@ -30,7 +30,7 @@ def write(cluster: RealCluster, records: Sequence[tuple[str, str | None]]) -> No
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
     for key, value in records:
         producer.produce("table", value, key, partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def tombstones(cluster: RealCluster) -> set[int]:
@@ -67,7 +67,7 @@ def test_deletions_go_from_all_copies_and_a_stopped_replica_holds_them(
     with running_cluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         [made] = admin.create_topics([NewTopic("table", 1, 3, config=CONFIGS)]).values()
-        made.result(20)
+        made.result(60)
 
         def status(*, answering: int = 3) -> dict[str, Any]:
             done = strandline(capfd, monkeypatch, "compaction", "status", "table", "--json",

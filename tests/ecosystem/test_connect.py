@@ -129,7 +129,7 @@ def test_files_to_a_topic_and_back(
     source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for made in admin.create_topics([NewTopic(topic, 1, 3)]).values():
-        made.result(20)
+        made.result(60)
     written: list[str] = []
 
     def write(count: int) -> None:
@@ -180,4 +180,4 @@ def test_files_to_a_topic_and_back(
     for what in ("config", "offset", "status"):
         resource = ConfigResource(ConfigResource.Type.TOPIC, f"{group}-{what}")
         (told,) = admin.describe_configs([resource]).values()
-        assert told.result(20)["cleanup.policy"].value == "compact"
+        assert told.result(60)["cleanup.policy"].value == "compact"

@@ -141,7 +141,7 @@ def test_totals_are_those_of_a_model(
     for made in admin.create_topics(
         [NewTopic(one, PARTITIONS, 3) for one in (source, totals, newest)]
     ).values():
-        made.result(20)
+        made.result(60)
     accounts = Accounts(cluster.bootstrap, source)
 
     def reached(topic: str) -> list[Record]:

@@ -330,7 +330,7 @@ def test_node_whose_disk_hangs_as_it_takes_its_vote_can_be_stopped(tmp_path: Pat
         assert any("hangs" in line for line in process.stderr)
         if not fails:
             process.send_signal(signal.SIGTERM)
-        process.wait(timeout=20.0)
+        process.wait(timeout=60.0)
         said = process.stderr.read()  # not by communicate, which leaves out what was read ahead
     finally:
         process.kill()

@@ -64,7 +64,7 @@ def test_two_nodes_that_are_told_to_stop_together_do_so_whether_the_third_lives(
     real_cluster: RealCluster,
 ) -> None:
     admin = AdminClient({"bootstrap.servers": real_cluster.bootstrap})
-    admin.create_topics([NewTopic("t", 12, 3)])["t"].result(timeout=20.0)
+    admin.create_topics([NewTopic("t", 12, 3)])["t"].result(60)
     with load(real_cluster.bootstrap):
         for third, dies in ((2, False), (1, True)):
             two = [node for node in (1, 2, 3) if node != third]

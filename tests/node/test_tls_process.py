@@ -47,7 +47,9 @@ class Node:
         return int(self.told["listeners"][listener])
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.told['admin_port']}/metrics", timeout=30) as page:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.told['admin_port']}/metrics", timeout=30
+        ) as page:
             rows = page.read().decode().splitlines()
         return float(next(row.split()[-1] for row in rows if row.startswith(name)))
 

@@ -126,5 +126,5 @@ def _moto() -> tuple[subprocess.Popen[str], int]:
     assert process.stdout is not None
     port = int(process.stdout.readline())
     make = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-    urllib.request.urlopen(make, timeout=10).close()
+    urllib.request.urlopen(make, timeout=60).close()
     return process, port

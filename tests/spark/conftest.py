@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             given = item.get_closest_marker("timeout")
-            item.add_marker(pytest.mark.timeout(given.args[0] if given else 120, func_only=True))
+            item.add_marker(pytest.mark.timeout(given.args[0] if given else 240, func_only=True))
 
 
 @pytest.fixture(scope="session")

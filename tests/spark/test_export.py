@@ -339,7 +339,7 @@ def test_the_command_exports_checks_and_says_what_is_wrong(
 
 @pytest.mark.s3
 def test_a_bucket_takes_each_file_once_too(cluster: StoredCluster, endpoint: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/lake", method="PUT"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/lake", method="PUT"), timeout=60).close()
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "t", "secret_access_key": "t"}
     target = open_target("s3://lake/files", options)
     assert target.create("a/b", b"one")

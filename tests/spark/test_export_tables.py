@@ -325,7 +325,7 @@ def test_the_command_says_what_is_wrong_with_formats(
 @pytest.mark.s3
 @pytest.mark.parametrize("form", KINDS)
 def test_tables_lie_in_a_bucket_too(stored: StoredCluster, tmp_path: Path, endpoint: str, form: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{form}", method="PUT"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{form}", method="PUT"), timeout=60).close()
     options = {"endpoint": endpoint, "region": "us-east-1", "access_key_id": "t", "secret_access_key": "t"}
     target = open_target(f"s3://{form}/lake", options)
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"} if form == "iceberg" else {}

@@ -141,7 +141,7 @@ class Flow:
         rows = [
             row
             for address in self.cluster.admin
-            for row in first_answer([address], "GET", "/api/partitions?limit=100", timeout=10)["partitions"]
+            for row in first_answer([address], "GET", "/api/partitions?limit=100", timeout=60)["partitions"]
             if row["topic"] == TOPIC and row["leads"]
         ]
         return sorted(rows, key=lambda row: int(row["partition"]))

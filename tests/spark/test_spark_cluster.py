@@ -36,7 +36,7 @@ KEYS = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": "te
 
 @pytest.fixture(scope="module")
 def options(endpoint: str) -> dict[str, str]:
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/data", method="PUT"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/data", method="PUT"), timeout=60).close()
     return {**KEYS, "endpoint": endpoint}
 
 

@@ -83,7 +83,7 @@ def test_an_option_that_is_none_is_named() -> None:
 
 def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:
     """A bucket with these objects below a prefix, and another one beside it."""
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=10).close()
+    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{name}", method="PUT"), timeout=60).close()
     options = {**KEYS_TO_S3, "endpoint": endpoint}
     whole = from_url(f"s3://{name}", config=options, client_options={"allow_http": True})  # type: ignore[call-overload]
     for key, data in {**{f"prefix/{key}": data for key, data in objects.items()}, "prefix-2/a": b"x"}.items():

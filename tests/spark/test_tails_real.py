@@ -77,7 +77,7 @@ def test_what_is_acknowledged_is_read_without_a_node_or_a_checkpoint(tmp_path: P
     with running_cluster(tmp_path, settings=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC]
-        made.result(20)
+        made.result(60)
         bench = Bench(cluster, tmp_path)
         for size in (10, 40_000, 10):  # in the log itself, in objects, and again
             bench.write(60, size)

@@ -56,7 +56,7 @@ def cluster(tmp_path: Path) -> Iterator[RealCluster]:
         admin = AdminClient({"bootstrap.servers": running.bootstrap})
         topics = [NewTopic(name, 2, 1, config=compacted) for name in ("sales", "shops")]
         for made in admin.create_topics([*topics, NewTopic("visits", 2, 1)]).values():
-            made.result(20)
+            made.result(60)
         yield running
 
 
@@ -110,7 +110,7 @@ def expire(cluster: RealCluster, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     ends = [TopicPartition(topic, number, -1) for number in range(2)]
     for deleted in admin.delete_records(ends).values():
-        assert deleted.result(20).low_watermark > 0
+        assert deleted.result(60).low_watermark > 0
 
 
 def written(cluster: RealCluster) -> None:

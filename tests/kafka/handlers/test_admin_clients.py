@@ -45,7 +45,7 @@ def test_librdkafka_administers_topics(cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topic = NewTopic("rd", 3, 3, config={"retention.ms": "60000"})
     assert done(admin.create_topics([topic], validate_only=True)) == [None]
-    assert "rd" not in admin.list_topics(timeout=5).topics
+    assert "rd" not in admin.list_topics(timeout=60).topics
     assert done(admin.create_topics([topic])) == [None]
     led = admin.list_topics("rd", 5).topics["rd"].partitions.values()
     assert [(one.error, one.leader in one.replicas, len(one.isrs)) for one in led] == [(None, True, 3)] * 3
@@ -71,12 +71,12 @@ def test_librdkafka_administers_topics(cluster: RealCluster) -> None:
 
 def test_librdkafka_sees_the_cluster_and_moves_leaders_back(cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    seen = admin.describe_cluster(request_timeout=5).result(5)
+    seen = admin.describe_cluster(request_timeout=60).result(60)
     assert [node.id for node in seen.nodes] == [1, 2, 3]
     assert seen.controller.id in (1, 2, 3)
     done(admin.create_topics([NewTopic("moved", 6, 3)]))
     partitions = [TopicPartition("moved", number) for number in range(6)]
-    elected = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(20)
+    elected = admin.elect_leaders(ElectionType.PREFERRED, partitions).result(60)
     assert {None if error is None else error.name() for error in elected.values()} <= {
         None,
         "ELECTION_NOT_NEEDED",
@@ -90,7 +90,7 @@ def test_librdkafka_creates_topics_by_using_them(cluster: RealCluster) -> None:
     producer = confluent_kafka.Producer({**settings, "enable.idempotence": True})
     failed: list[object] = []
     producer.produce("used", b"x", on_delivery=lambda error, _: failed.append(error))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert failed == [None]
 
 

@@ -48,7 +48,7 @@ class Served:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.result(10)
+        self._ready.result(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -120,7 +120,7 @@ def test_librdkafka(served: Served) -> None:
             partition=number % 2,
             on_delivery=lambda error, _: failed.append(error) if error else None,
         )
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     assert failed == []
     waits = {"group.id": "none", "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
     consumer = confluent_kafka.Consumer({**settings, **waits})
@@ -135,7 +135,7 @@ def test_librdkafka(served: Served) -> None:
     # Records that come later wake the long poll that waits for them.
     started = time.monotonic()
     producer.produce("librdkafka", b"later", partition=1)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     later = consumer.poll(20)
     assert time.monotonic() - started < 10
     assert later is not None

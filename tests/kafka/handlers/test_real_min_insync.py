@@ -23,7 +23,7 @@ def produced(cluster: RealCluster, topic: str, acks: str) -> str:
 
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": acks, "retries": 0})
     producer.produce(topic, b"value", on_delivery=heard)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return told[0]
 
 
@@ -38,11 +38,11 @@ def until(wanted: str, what: Callable[[], str]) -> None:
 def test_three_replicas_in_sync_are_wanted_and_one_is_killed(real_cluster: RealCluster) -> None:
     admin = AdminClient({"bootstrap.servers": real_cluster.bootstrap})
     with pytest.raises(KafkaException, match="replication factor is 3"):
-        admin.create_topics([NewTopic("four", 1, 3, config={"min.insync.replicas": "4"})])["four"].result(20)
+        admin.create_topics([NewTopic("four", 1, 3, config={"min.insync.replicas": "4"})])["four"].result(60)
     topics = {"two": "2", "three": "3"}
     made = [NewTopic(name, 1, 3, config={"min.insync.replicas": wanted}) for name, wanted in topics.items()]
     for future in admin.create_topics(made).values():
-        future.result(20)
+        future.result(60)
     assert {produced(real_cluster, topic, "all") for topic in topics} == {"ok"}
     real_cluster.kill(3)
     until("NOT_ENOUGH_REPLICAS", lambda: produced(real_cluster, "three", "all"))

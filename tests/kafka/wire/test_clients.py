@@ -62,7 +62,7 @@ def test_librdkafka_produces_and_reads_with_every_compression(toy: Toy) -> None:
         for number, value in enumerate(values(codec)):
             producer.produce(codec, value, partition=number % 3, on_delivery=delivered)
             expected[codec, number % 3, number // 3] = value
-    assert [producer.flush(10) for producer in producers] == [0] * len(CODECS)
+    assert [producer.flush(60) for producer in producers] == [0] * len(CODECS)
     assert failed == []
     consumer = confluent_kafka.Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     partitions = [confluent_kafka.TopicPartition(codec, index, 0) for codec in CODECS for index in range(3)]
@@ -85,22 +85,22 @@ def test_librdkafka_produces_and_reads_with_every_compression(toy: Toy) -> None:
 def test_librdkafka_s_admin_calls(toy: Toy) -> None:
     admin = AdminClient({"bootstrap.servers": toy.address})
     for made in admin.create_topics([NewTopic("made", 2, 1)]).values():
-        made.result(5)
+        made.result(60)
     assert len(admin.list_topics("made", 5).topics["made"].partitions) == 2
     for grown in admin.create_partitions([NewPartitions("made", 4)]).values():
-        grown.result(5)
+        grown.result(60)
     assert len(admin.list_topics("made", 5).topics["made"].partitions) == 4
     resource = ConfigResource(ConfigResource.Type.TOPIC, "made")
     for described in admin.describe_configs([resource]).values():
-        assert described.result(5)["cleanup.policy"].value == "delete"
+        assert described.result(60)["cleanup.policy"].value == "delete"
     change = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ConfigResource.Type.TOPIC, "made", incremental_configs=[change])
     for altered in admin.incremental_alter_configs([changed]).values():
-        altered.result(5)
-    assert admin.describe_cluster(request_timeout=5).result(5).cluster_id == "toy"
+        altered.result(60)
+    assert admin.describe_cluster(request_timeout=60).result(60).cluster_id == "toy"
     for deleted in admin.delete_topics(["made"]).values():
-        deleted.result(5)
-    assert "made" not in admin.list_topics(timeout=5).topics
+        deleted.result(60)
+    assert "made" not in admin.list_topics(timeout=60).topics
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -144,7 +144,7 @@ def test_kafka_python_produces_and_reads(toy: Toy, codec: str) -> None:
         bootstrap_servers=toy.address, compression_type=None if codec == "none" else codec, linger_ms=20
     )
     sent = [producer.send(topic, value, partition=n % 3) for n, value in enumerate(values(codec))]
-    producer.flush(10)
+    producer.flush(60)
     assert [one.get(5).offset for one in sent] == [number // 3 for number in range(COUNT)]
     producer.close()
     consumer = kafka.KafkaConsumer(bootstrap_servers=toy.address, group_id=None, enable_auto_commit=False)

@@ -31,7 +31,7 @@ class Toy:
 
     def start(self) -> None:
         self._thread.start()
-        self._ready.result(10)
+        self._ready.result(60)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)

@@ -114,7 +114,7 @@ def lead(admin: AdminClient, cases: Sequence[Case]) -> None:
             return True
         try:
             # It may not be there yet; the answer for each partition is of no interest, its leader is.
-            admin.elect_leaders(ElectionType.PREFERRED, places).result(10)
+            admin.elect_leaders(ElectionType.PREFERRED, places).result(60)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
                 raise
@@ -131,7 +131,7 @@ def _create(admin: AdminClient) -> None:
     def made() -> bool:
         try:
             for answer in admin.create_topics(wanted).values():
-                answer.result(10)
+                answer.result(60)
         except KafkaException as error:
             # Brokers that have just started have not registered yet.
             return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
@@ -149,7 +149,7 @@ def _configure(admin: AdminClient, settings: Mapping[str, str]) -> None:
         ConfigResource(ConfigResource.Type.TOPIC, kind.name, incremental_configs=entries) for kind in CASES
     ]
     for answer in admin.incremental_alter_configs(resources).values():
-        answer.result(20)
+        answer.result(60)
 
 
 def _while_away(

@@ -83,7 +83,7 @@ def _start_server(log: Path) -> tuple[subprocess.Popen[str], int]:
     assert server.stdout is not None
     port = int(server.stdout.readline())
     make = urllib.request.Request(f"http://127.0.0.1:{port}/{_BUCKET}", method="PUT")
-    urllib.request.urlopen(make, timeout=10).close()
+    urllib.request.urlopen(make, timeout=60).close()
     return server, port
 
 
