@@ -19,6 +19,8 @@ import obstore
 from obstore import exceptions
 from obstore.store import from_url
 
+from strandline.snapshot.client_options import check_options
+
 if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
@@ -32,6 +34,8 @@ of records, of which it may read for hours, is asked for as long as obstore does
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 """Of the error that a store answers with."""
 _STATUS = re.compile(r"status code: (\d{3})")
+_REFUSED = re.compile(r"status code: 4(?!08|29)\d\d|[Rr]ange start")
+"""Of the error for a request that is not right, as for bytes behind an object's end: it stays wrong."""
 _UNREACHED = re.compile(r"(https?://[^/\s]+)\S* in .* - HTTP error: (.*)")
 
 
@@ -41,6 +45,10 @@ class StorageError(Exception):
 
 class ObjectMissing(StorageError):
     """There is no object of this name, or not any more."""
+
+
+class NoAnswer(StorageError):
+    """The storage says nothing of the object: it is not reached or not mounted, which may pass by itself."""
 
 
 class Storage(ABC):
@@ -112,15 +120,17 @@ class FolderStorage(Storage):
         self.url = os.path.abspath(url)
         if not os.path.isdir(url):
             raise StorageError(f"{url}: there is no such folder: name the one that there is, or a bucket")
+        self._was_empty = self._is_empty()
 
     def folders(self, prefix: str) -> list[str]:
         try:
             with os.scandir(os.path.join(self.url, prefix)) as entries:
                 return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
         except FileNotFoundError:
+            self._check_there()
             return []
         except OSError as error:
-            raise StorageError(f"{self.url}: {error}") from error
+            raise NoAnswer(f"{self.url}: {error}") from error
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
@@ -133,9 +143,9 @@ class FolderStorage(Storage):
                     else:
                         yield prefix + entry.name, entry
         except FileNotFoundError:
-            return
+            self._check_there()
         except OSError as error:
-            raise StorageError(f"{self.url}: {error}") from error
+            raise NoAnswer(f"{self.url}: {error}") from error
 
     def get(self, key: str) -> bytes:
         try:
@@ -165,8 +175,22 @@ class FolderStorage(Storage):
 
     def _failed(self, key: str, error: OSError) -> StorageError:
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
+            self._check_there()
             return ObjectMissing(f"{self.url}: there is no object {key}")
-        return StorageError(f"{self.url}: object {key}: {error.strerror}")
+        return NoAnswer(f"{self.url}: object {key}: {error.strerror}")
+
+    def _check_there(self) -> None:
+        """Raise NoAnswer where the whole folder is gone: of what is in it nothing can be told then."""
+        if self._is_empty() and not self._was_empty:
+            raise NoAnswer(f"{self.url}: the folder is gone, or empty: bring it back, or mount it")
+
+    def _is_empty(self) -> bool:
+        """Whether there is nothing in the folder, as where it is not mounted, or no folder."""
+        try:
+            with os.scandir(self.url) as entries:
+                return next(entries, None) is None
+        except OSError:
+            return True
 
     def list(self, prefix: str) -> list[str]:
         return sorted(key for key, _ in self._walk(prefix))
@@ -184,7 +208,7 @@ class FolderStorage(Storage):
             except FileNotFoundError:
                 continue  # deleted since it was listed
             except OSError as error:
-                raise StorageError(f"{self.url}: {error}") from error
+                raise NoAnswer(f"{self.url}: {error}") from error
             yield key, file
 
 
@@ -199,6 +223,7 @@ class BucketStorage(Storage):
         patience: RetryConfig = {"retry_timeout": timedelta(seconds=LOOK_SECONDS)}
         once: ClientConfig = {"allow_http": plain, "timeout": timedelta(seconds=LOOK_SECONDS / 2)}
         try:
+            check_options(options)
             self._store = from_url(url, config=options, client_options=once, retry_config=patience)  # type: ignore[call-overload]
             self._ranges = from_url(url, config=options, client_options={"allow_http": plain})  # type: ignore[call-overload]
         except (exceptions.BaseError, ValueError) as error:
@@ -212,7 +237,7 @@ class BucketStorage(Storage):
         try:
             found = obstore.list_with_delimiter(self._store, prefix or None)["common_prefixes"]
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_reason(error)}: {_CHECK}") from error
+            raise self._said(error, self.url) from error
         return sorted(name.rstrip("/").rpartition("/")[2] for name in found)
 
     def get(self, key: str) -> bytes:
@@ -232,7 +257,11 @@ class BucketStorage(Storage):
     def _failed(self, key: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError):
             return ObjectMissing(f"{self.url}: there is no object {key}")
-        return StorageError(f"{self.url}: object {key}: {_reason(error)}: {_CHECK}")
+        return self._said(error, f"{self.url}: object {key}")
+
+    def _said(self, error: Exception, what: str) -> StorageError:
+        passing = isinstance(error, (exceptions.GenericError, OSError)) and not _REFUSED.search(str(error))
+        return (NoAnswer if passing else StorageError)(f"{what}: {_reason(error)}: {_CHECK}")
 
     def list(self, prefix: str) -> list[str]:
         return sorted(meta["path"] for meta in self._listed(prefix))
@@ -251,7 +280,7 @@ class BucketStorage(Storage):
             for chunk in obstore.list(self._store, prefix or None):
                 yield from chunk
         except (exceptions.BaseError, OSError) as error:
-            raise StorageError(f"{self.url}: {_reason(error)}: {_CHECK}") from error
+            raise self._said(error, self.url) from error
 
 
 def _whole(url: str, key: str, start: int, length: int, data: bytes) -> bytes:

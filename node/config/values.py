@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from strandline.node.config.authorization import principals
 from strandline.node.config.money import monthly_budget, price
+from strandline.snapshot.client_options import check_options
 from strandline.statemachine.controller.controller_commands import MAX_RACK
 
 KIB: Final = 1024
@@ -33,16 +34,6 @@ _LEAST_LETTERS: Final = 6
 _PLACEHOLDER = re.compile(
     r"(?i)<.*>|.*\brandom hexadecimal digits\b.*|change.?me.*|replace.?me.*|your.*secret.*"
 )
-_CLIENT_OPTIONS: Final = frozenset(
-    (
-        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type",
-        "default_headers", "http1_only", "http2_keep_alive_interval", "http2_keep_alive_timeout",
-        "http2_keep_alive_while_idle", "http2_only", "pool_idle_timeout", "pool_max_idle_per_host",
-        "proxy_ca_certificate", "proxy_excludes", "proxy_url", "randomize_addresses", "read_timeout",
-        "root_certificate", "timeout", "user_agent",
-    )
-)  # fmt: skip
-"""Options of obstore's HTTP client. They are none of a store, and obstore panics when it is given them so."""
 
 
 def some_text(value: Any) -> str:
@@ -156,12 +147,8 @@ def choice(*choices: str) -> Callable[[Any], str]:
 def _options(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError(f'{value!r} is not a table: write [storage.options] and below it like region = "eu"')
+    check_options(value)
     for name, option in value.items():
-        if name.lower() in _CLIENT_OPTIONS:
-            raise ValueError(
-                f"{name}: it is not an option of an object store: remove it (an endpoint that begins "
-                "with http:// is asked in plain HTTP; HTTP_PROXY and HTTPS_PROXY name a proxy)"
-            )
         if any(ord(letter) < 32 for letter in str(option)):
             raise ValueError(f"{name}: its value has a line end or another control character: remove it")
         if "endpoint" in name.lower() and not _is_endpoint(str(option)):

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from strandline.snapshot.object_frame import BadObject
+from strandline.snapshot.patient_storage import PATIENCE_SECONDS, PatientStorage
 from strandline.snapshot.spark.fetch import PARALLEL_GETS
 from strandline.snapshot.spark.newest import LISTINGS, NewestCheckpoints, check_wanted, wanted_places
 from strandline.snapshot.spark.options import ReadOptions, SourceError
@@ -103,11 +104,12 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
     """Plans micro-batches in a process beside the driver; tasks, which get its StreamTasks, read them."""
 
     def __init__(self, storage: Storage, options: ReadOptions, schema: Any, parallelism: int) -> None:
-        self._storage = storage
+        # Until the stream has begun, its user is there to read why it cannot.
+        self._storage = PatientStorage(storage, 0)
         self._options = options
-        self._tasks = StreamTasks(storage, schema)
+        self._tasks = StreamTasks(PatientStorage(storage), schema)
         self._parallelism = parallelism
-        self._checkpoints = NewestCheckpoints(storage, options.cluster)
+        self._checkpoints = NewestCheckpoints(self._storage, options.cluster)
         self._looked: float | None = None
         """Time of the last look, None if the next one shall be of everything."""
         self._looked_at_all = self._changed = 0.0
@@ -207,6 +209,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         except (StorageError, BadObject) as error:
             raise SourceError(str(error)) from error
         self._looked = self._looked_at_all = time.monotonic()
+        self._storage.patience = PATIENCE_SECONDS
 
     def _seen(self) -> list[PartitionView]:
         """The wanted partitions that have a checkpoint; with a target, those that the target has."""

@@ -8,6 +8,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from obstore.store import from_url
 from strandline.snapshot import storage as storage_module
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input
 from strandline.snapshot.spark.options import SourceError
-from strandline.snapshot.storage import ObjectMissing, Storage, StorageError, open_storage
+from strandline.snapshot.storage import NoAnswer, ObjectMissing, Storage, StorageError, open_storage
 from tests.objectstore.s3_endpoint import endpoint
 from tests.spark.planned import TOPICS, read, readable
 from tests.spark.stored_cluster import StoredCluster, build_cluster
@@ -49,10 +50,14 @@ def check(storage: Storage) -> None:
         with pytest.raises(ObjectMissing, match=f"there is no object {missing}"):
             storage.read_into(missing, 0, memoryview(bytearray(1)))
     for start, length in ((2, 3), (4, 1)):
-        with pytest.raises(StorageError, match="object a/b-c"):
-            storage.get_range("a/b-c", start, length)
-        with pytest.raises(StorageError, match="object a/b-c"):
-            storage.read_into("a/b-c", start, memoryview(bytearray(length)))
+        asked: list[Callable[[], object]] = [
+            partial(storage.get_range, "a/b-c", start, length),
+            partial(storage.read_into, "a/b-c", start, memoryview(bytearray(length))),
+        ]
+        for ask in asked:
+            with pytest.raises(StorageError, match="object a/b-c") as told:
+                ask()
+            assert not isinstance(told.value, NoAnswer), "an object that was cut does not grow"
     room = bytearray(b"****")
     storage.read_into("a/b-c", 1, memoryview(room)[1:3])
     assert room == b"*as*"
@@ -63,9 +68,9 @@ def test_a_folder(tmp_path: Path) -> None:
         path = tmp_path / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    partial = tmp_path / ".partial" / "node-1"
-    partial.mkdir(parents=True)
-    (partial / "7").write_bytes(b"unfinished")
+    unfinished = tmp_path / ".partial" / "node-1"
+    unfinished.mkdir(parents=True)
+    (unfinished / "7").write_bytes(b"unfinished")
     check(open_storage(str(tmp_path)))
     check(pickle.loads(pickle.dumps(open_storage(str(tmp_path)))))  # noqa: S301 - as Spark sends it to tasks
 
@@ -79,6 +84,39 @@ def test_what_cannot_be_opened_is_named(url: str) -> None:
 def test_an_option_that_is_none_is_named() -> None:
     with pytest.raises(StorageError, match=r"s3://bucket.*no_such_option"):
         open_storage("s3://bucket", {"no_such_option": "1"})
+
+
+@pytest.mark.parametrize("name", ["timeout", "Allow_HTTP"])
+def test_an_option_of_the_http_client_is_refused_before_the_library_panics(name: str) -> None:
+    with pytest.raises(StorageError, match=rf"^s3://bucket: {name}: it is not an option of an object store"):
+        open_storage("s3://bucket", {"region": "us-east-1", name: "1s"})
+
+
+def test_a_folder_that_is_gone_is_told_from_an_object_that_is(tmp_path: Path) -> None:
+    """A listing of nothing would say that nothing was ever published."""
+    place, away = tmp_path / "objects", tmp_path / "away"
+    (place / "a").mkdir(parents=True)
+    (place / "a" / "1").write_bytes(b"one")
+    storage = open_storage(str(place))
+    asked: list[Callable[[], object]] = [
+        lambda: storage.folders("a/"),
+        lambda: storage.list("a/"),
+        lambda: storage.versions("a/"),
+        lambda: storage.get("a/1"),
+        lambda: storage.get_range("a/1", 0, 1),
+        lambda: storage.read_into("a/1", 0, memoryview(bytearray(1))),
+    ]
+    place.rename(away)
+    for mounted in (False, True):
+        if mounted:
+            place.mkdir()
+        for ask in asked:
+            with pytest.raises(NoAnswer, match=r"the folder is gone, or empty: bring it back, or mount it"):
+                ask()
+    place.rmdir()
+    away.rename(place)
+    for ask in asked:
+        ask()
 
 
 def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:

@@ -12,6 +12,7 @@ import pickle
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from itertools import chain
 from pathlib import Path
@@ -22,6 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from strandline.snapshot import patient_storage
 from strandline.snapshot.names import group_prefix
 from strandline.snapshot.spark import stream
 from strandline.snapshot.spark.newest import NewestCheckpoints, wanted_places
@@ -734,6 +736,76 @@ def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_pat
     cluster.checkpoint()
     with pytest.raises(StorageError, match="refers to it: deleted since its lease has ended, or lost"):
         rows_of(query, splits)
+
+
+@pytest.mark.parametrize("step", ["look", "plan", "read"])
+def test_a_folder_that_is_away_for_a_while_is_waited_for_once_a_stream_has_begun(
+    own: StoredCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    """Spark ends a query with its source's first error."""
+    away, waits = own.root.with_name("away"), []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) >= 3 and away.exists():
+            away.rename(own.root)
+
+    monkeypatch.setattr(patient_storage, "FIRST_WAIT_SECONDS", 4.0)
+    monkeypatch.setattr(time, "sleep", sleep)
+    query = Query(own, topic="orders", maxOffsetsPerTrigger="20")
+    assert query.plan_batch()
+    query.run_batch()
+    query.committed += 1
+    write(own, *own.partitions.values())
+    own.checkpoint()
+    query.reader._looked = None
+    if step == "look":
+        own.root.rename(away)
+    assert query.plan_batch()
+    query.reader._looked = None
+    plan = query.reader.partitions
+
+    def planned(*ends: Any) -> Any:
+        if step == "plan":
+            own.root.rename(away)
+        splits = plan(*ends)
+        if step == "read":
+            own.root.rename(away)
+        return splits
+
+    monkeypatch.setattr(query.reader, "partitions", planned)
+    query.run_batch()
+    query.committed += 1
+    monkeypatch.undo()
+    query.run()
+    assert query.found == readable(own, "orders")
+    assert waits[:1] == [4.0]
+    assert max(waits) <= patient_storage.LONGEST_WAIT_SECONDS
+    told = [record.message for record in caplog.records if record.name == patient_storage.__name__]
+    gone = f"{own.url}: the folder is gone, or empty: bring it back, or mount it"
+    assert (told[0], told[-1]) == (
+        f"{gone}; it is asked again, for up to 600 s",
+        f"{own.url} answers again",
+    )
+
+
+def test_a_folder_that_is_away_for_long_ends_a_stream_and_keeps_another_from_beginning(
+    own: StoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    query, new = Query(own, topic="orders"), Query(own, topic="orders")
+    query.run()
+    own.root.rename(own.root.with_name("away"))
+    monkeypatch.setattr(time, "sleep", waits.append)
+    with pytest.raises(SourceError, match=r"the folder is gone, or empty: bring it back, or mount it$"):
+        new.plan_batch()
+    assert not waits
+    query.reader._looked, query.reader._storage.patience = None, 0.3
+    with pytest.raises(SourceError, match=r"the folder is gone, or empty: bring it back, or mount it$"):
+        query.plan_batch()
+    assert waits
+    with pytest.raises(SourceError, match="there is no such folder"):
+        StrandlineSource(query.options).streamReader(SCHEMA).initialOffset()
 
 
 def test_equal_ends_have_equal_tasks(cluster: StoredCluster) -> None:
