@@ -12,7 +12,7 @@ it. No library of a node's is needed. See docs/spark.md.
 from __future__ import annotations
 
 from strandline.snapshot.spark.backfill import backfill, cut
-from strandline.snapshot.spark.no_spark import NoContext, NoJava, NoMaster
+from strandline.snapshot.spark.no_spark import NoContext, NoFolder, NoJava, NoMaster
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.spark.session import session
 from strandline.snapshot.spark.shipping import ship
@@ -20,6 +20,7 @@ from strandline.snapshot.spark.source import register
 
 __all__ = [
     "NoContext",
+    "NoFolder",
     "NoJava",
     "NoMaster",
     "SourceError",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sys
-import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -134,44 +133,45 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
     from strandline.snapshot.object_frame import BadObject
     from strandline.snapshot.spark.no_spark import NoSpark
     from strandline.snapshot.spark.options import SourceError
+    from strandline.snapshot.spark.program_folder import program_folder
     from strandline.snapshot.spark.session import session
     from strandline.snapshot.spark.topic_views import TopicViews, check_storage
     from strandline.snapshot.storage import StorageError
 
     # It writes each error as a screen of JSON to stderr, beside raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
-    with tempfile.TemporaryDirectory(prefix="strandline-sql-") as scratch:
+    try:
+        check_storage(read)
+        scratch = program_folder("sql-")
+        configs = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch}
+        with progress(False) as tell:
+            tell("starting Spark")
+            spark = session("strandline sql", master, configs, short_jobs=True)
+    except NoSpark as error:
+        raise CommandFailed(error.cause, error.cure, MISUSED) from None
+    except (SourceError, StorageError, BadObject) as error:
+        raise said(error) from None
+
+    topics = TopicViews(spark, read)
+
+    def answer(text: str, most: int) -> tuple[list[str], list[list[Any]], bool]:
         try:
-            check_storage(read)
-            configs = {"spark.sql.warehouse.dir": scratch, "spark.local.dir": scratch}
             with progress(False) as tell:
-                tell("starting Spark")
-                spark = session("strandline sql", master, configs, short_jobs=True)
-        except NoSpark as error:
-            raise CommandFailed(error.cause, error.cure, MISUSED) from None
+                tell("running the query")
+                frame = topics.query(text)
+                rows = frame.limit(most + 1).collect() if frame.columns else []
+            moments = ["timestamp_ntz" not in one.dataType.simpleString() for one in frame.schema]
+            plain = [[_plain(*cell) for cell in zip(row, moments, strict=True)] for row in rows[:most]]
+            return _names(frame), plain, len(rows) > most
         except (SourceError, StorageError, BadObject) as error:
             raise said(error) from None
+        except PySparkException as error:
+            raise _refused(error) from None
 
-        topics = TopicViews(spark, read)
-
-        def answer(text: str, most: int) -> tuple[list[str], list[list[Any]], bool]:
-            try:
-                with progress(False) as tell:
-                    tell("running the query")
-                    frame = topics.query(text)
-                    rows = frame.limit(most + 1).collect() if frame.columns else []
-                moments = ["timestamp_ntz" not in one.dataType.simpleString() for one in frame.schema]
-                plain = [[_plain(*cell) for cell in zip(row, moments, strict=True)] for row in rows[:most]]
-                return _names(frame), plain, len(rows) > most
-            except (SourceError, StorageError, BadObject) as error:
-                raise said(error) from None
-            except PySparkException as error:
-                raise _refused(error) from None
-
-        try:
-            yield answer
-        finally:
-            spark.stop()
+    try:
+        yield answer
+    finally:
+        spark.stop()
 
 
 def _names(frame: DataFrame) -> list[str]:

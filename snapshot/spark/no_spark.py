@@ -26,6 +26,10 @@ class NoMaster(NoSpark):
     """The master cannot be reached, or it takes no application."""
 
 
+class NoFolder(NoSpark):
+    """Nothing can be written among the temporary files."""
+
+
 class NoContext(NoSpark):
     """The session is one of Spark Connect, which has no context."""
 

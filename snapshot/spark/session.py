@@ -7,14 +7,11 @@ one for all jobs of a run.
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -33,6 +30,7 @@ from strandline.snapshot.spark.class_archive import (
     settings_folder,
 )
 from strandline.snapshot.spark.no_spark import CONNECT_CURE, NoJava, NoMaster
+from strandline.snapshot.spark.program_folder import program_folder
 from strandline.snapshot.spark.python_command import python_of_this_program
 from strandline.snapshot.spark.shipping import ship
 
@@ -101,8 +99,8 @@ def session(
     `archives`: the driver's Java takes the classes that Spark loads from an archive in the user's cache, and
     starts sooner by it. The second session of a kind leaves it there when its Java ends (`class_archive`).
 
-    Raises NoJava before Spark is started, or when its Java ends at once, and NoMaster, also for a server of
-    Spark Connect (`sc://`): its sessions have no context, which the audits need, and begin by
+    Raises NoJava before Spark is started, or when its Java ends at once, NoFolder, and NoMaster, also for a
+    server of Spark Connect (`sc://`): its sessions have no context, which the audits need, and begin by
     `SparkSession.builder.remote`.
     """
     if master.startswith(_CONNECT):
@@ -126,8 +124,7 @@ def session(
     if SparkSession.getActiveSession() is not None:
         ours = {}  # what it was started with is its owner's
     elif local:
-        folder = tempfile.mkdtemp(prefix="strandline-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        folder = program_folder()
         ours.update(_unix_sockets(folder))
         python = python_of_this_program(Path(folder))
     else:

@@ -6,9 +6,6 @@ have to be there, since they are compiled for the machine. See docs/spark.md, "O
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -16,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from strandline.snapshot.spark.no_spark import require_context
+from strandline.snapshot.spark.program_folder import program_folder
 
 _NAME = "strandline.zip"
 _TOP = Path(__file__).parents[2]
@@ -41,8 +39,7 @@ def ship(spark: SparkSession) -> None:
 @cache
 def _packed() -> Path:
     """This process's zip, which executors fetch while it runs; Spark takes a name from one place only."""
-    made = Path(tempfile.mkdtemp(prefix="strandline-shipped-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    made = Path(program_folder("shipped-"))
     pack(made / _NAME)
     return made / _NAME
 
