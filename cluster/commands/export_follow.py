@@ -38,7 +38,7 @@ def follow(export: Export, every: float, tell: Any, each: Callable[[Exported], N
     from strandline.snapshot.storage import StorageError
 
     failing: float | None = None
-    """Time of the first of the errors that came last."""
+    """Time of the first of the errors that came last, without a round between them."""
     said, looked = "", False
     with _signalled() as ended:
         while not ended.is_set():
@@ -47,7 +47,7 @@ def follow(export: Export, every: float, tell: Any, each: Callable[[Exported], N
                 export.run(telling(tell), ended.is_set, done)
             except (TableFailed, SourceError, StorageError, BadObject) as error:
                 now = time.monotonic()
-                failing = now if failing is None else failing
+                failing = now if failing is None or done.rounds else failing
                 if not looked or now - failing >= PATIENCE_SECONDS:
                     if done.rounds:
                         each(done)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -243,6 +244,34 @@ def test_a_run_that_follows_ends_with_an_error_that_stays(
     assert done.err.count("\n") == 1
     assert bool(told) is not first
     assert bool(done.out) is not first
+
+
+def test_a_run_that_follows_and_gets_on_between_errors_does_not_end_with_them(
+    cluster: StoredCluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bucket that fails now and then, and a long way behind."""
+    monkeypatch.setattr(export_follow, "PATIENCE_SECONDS", 0.5)
+    run, calls = Export.run, list[float]()
+
+    def failing(self: Export, tell: Any, stopped: Any, done: Exported) -> Exported:
+        run(self, tell, stopped, done)
+        calls.append(time.monotonic())
+        if 0 < calls[-1] - calls[0] < 1.5:
+            done.rounds += 1
+            raise StorageError("the bucket does not answer")
+        return done
+
+    monkeypatch.setattr(Export, "run", failing)
+
+    def happens(until: Until) -> None:
+        until(lambda: calls and calls[-1] - calls[0] > 1.5)
+
+    with meanwhile(happens):
+        done = strandline(capfd, monkeypatch, *following(cluster, tmp_path / "lake"))
+    assert done.status == 0, done.err
 
 
 def test_a_round_whose_commit_failed_is_told_and_committed_once(
