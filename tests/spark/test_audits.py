@@ -28,11 +28,14 @@ from strandline.snapshot.spark.audits import (
     ClusterStorage,
     NothingToAudit,
     Verdict,
+    answering,
+    documents,
+    run,
     run_audits,
     write_report,
 )
 from strandline.snapshot.spark.audits import __main__ as command
-from strandline.snapshot.spark.audits.documents import document_rows, listing
+from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing
 from strandline.snapshot.spark.audits.replay import NOT_COVERED, replay_rows
 from strandline.snapshot.storage import open_storage
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
@@ -778,3 +781,28 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_a_storage_without_checkpoints_is_no_pass(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(NothingToAudit, match="take one with `strandline checkpoint`, wait"):
         run_audits(str(tmp_path), {}, CLUSTER, spark=spark)
+
+
+@pytest.mark.parametrize("in_tasks", [False, True])
+def test_storage_that_stops_to_answer_is_no_finding(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_tasks: bool
+) -> None:
+    """Each of its objects would be missing."""
+    own = build_cluster(tmp_path / "objects")
+    find_places = run.find_places
+
+    def lost(storage: ClusterStorage, found: Listing) -> run.Places:
+        places = find_places(storage, found)
+        own.root.rename(tmp_path / "away")
+        return places
+
+    monkeypatch.setattr(run, "find_places", lost)
+    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.0)
+    if in_tasks:
+        monkeypatch.setattr(documents, "is_little", lambda listings: False)
+    with pytest.raises(NothingToAudit) as told:
+        run_audits(own.url, {}, CLUSTER, spark=spark)
+    assert str(told.value) == (
+        f"{own.url}: the folder is gone, or empty: bring it back, or mount it; "
+        "the audit has no verdict: begin it again"
+    )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from strandline.snapshot.names import LocalName, LogName, SnapshotName, snapshot_name
 from strandline.snapshot.spark.audits import collecting, copies
+from strandline.snapshot.spark.audits.answering import answering, interrupted_as
 from strandline.snapshot.spark.audits.audit import Answer, Audit, Frames
 from strandline.snapshot.spark.audits.batches import batch_rows
 from strandline.snapshot.spark.audits.checks import AUDITS
@@ -89,8 +90,9 @@ def run_audits(
     Objects that the newest proof has are not read, unless `full`; a run without a finding publishes a proof.
     """
     try:
-        storage = ClusterStorage(open_storage(url, options), cluster)
-        (run,) = audit_storages(spark, [storage], grace, full=full, leave_proofs=True)
+        storage = ClusterStorage(answering(open_storage(url, options)), cluster)
+        with interrupted_as(NothingToAudit):
+            (run,) = audit_storages(spark, [storage], grace, full=full, leave_proofs=True)
     except StorageError as error:
         raise NothingToAudit(str(error)) from error
     return run

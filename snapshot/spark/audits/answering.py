@@ -1,0 +1,63 @@
+"""An audit of storage that does not answer has no verdict: it would find everything lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from strandline.snapshot.names import PREFIX
+from strandline.snapshot.patient_storage import PATIENCE_SECONDS, PatientStorage
+from strandline.snapshot.storage import NoAnswer, Storage
+
+Answer = TypeVar("Answer")
+
+
+class Interrupted(BaseException):
+    """The storage did not answer for so long that the audit is given up.
+
+    Whatever an audit catches is about the object that it reads, so this is no Exception.
+    """
+
+
+class AnsweringStorage(PatientStorage):
+    """A storage that is waited for; without an answer it raises Interrupted."""
+
+    def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        try:
+            return super()._patiently(ask)
+        except NoAnswer as error:
+            raise Interrupted(str(error)) from None
+
+
+def answering(storage: Storage) -> AnsweringStorage:
+    """The same, waited for from now on.
+
+    Raises StorageError if it does not answer now: the user is there to read why.
+    """
+    storage.folders(PREFIX)
+    return AnsweringStorage(storage, PATIENCE_SECONDS)
+
+
+_TOLD: Final = f"{Interrupted.__module__}.{Interrupted.__qualname__}: "
+
+
+@contextmanager
+def interrupted_as(kind: type[Exception]) -> Iterator[None]:
+    """Raise this for Interrupted, also where a task raised it, of which Spark gives the stack trace."""
+    try:
+        yield
+    except Interrupted as error:
+        raise kind(_without_verdict(str(error))) from None
+    except (PySparkException, Py4JError) as error:
+        for line in map(str.strip, str(error).splitlines()):
+            if line.startswith(_TOLD):
+                raise kind(_without_verdict(line.removeprefix(_TOLD))) from None
+        raise
+
+
+def _without_verdict(reason: str) -> str:
+    return f"{reason}; the audit has no verdict: begin it again"
