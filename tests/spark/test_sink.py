@@ -21,9 +21,9 @@ from strandline.snapshot.connection import (
     Api,
 )
 from strandline.snapshot.producing.brokers import Brokers
-from strandline.snapshot.producing.errors import SinkError
-from strandline.snapshot.producing.transactions import Producer, describe, end, open_ids
-from strandline.snapshot.spark.sink import progress, record_writer
+from strandline.snapshot.producing.errors import Fenced, SinkError
+from strandline.snapshot.producing.transactions import Described, Producer, describe, end, open_ids
+from strandline.snapshot.spark.sink import batch, progress, record_writer
 from strandline.snapshot.spark.sink.batch import Identity, claimed
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
@@ -169,6 +169,28 @@ def test_a_number_that_is_left_out_after_a_kill_is_there_as_a_whole_or_not_at_al
         assert found in (later, killed + later)
         whole += found != later
     assert 2 <= whole < len(steps), "some were decided before the kill, others not"
+
+
+def test_a_number_comes_long_after_the_one_before_whose_transactional_ids_are_forgotten(
+    cluster: TemporaryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go by `transactions.id_expiration_seconds`, and the progress by another time."""
+    played = Numbered(cluster.bootstrap, TOPIC, "monthly", rows("monthly"), 2)
+    done = [played.task(0, number) for number in range(2)]
+    played.commit(done)
+    forgotten = {(one.prepared.producer_id, one.prepared.epoch) for one in done if one.prepared}
+
+    def ended(brokers: Brokers, producer: Producer, *, commit: bool) -> None:
+        if (producer.producer_id, producer.epoch) in forgotten:
+            raise Fenced("invalid_producer_id_mapping")
+        end(brokers, producer, commit=commit)
+
+    monkeypatch.setattr(batch, "end", ended)
+    monkeypatch.setattr(batch, "describe", lambda brokers, ids: dict.fromkeys(ids, Described("", -1, -1)))
+    played.commit([played.task(0, number) for number in range(2)])  # it is there
+    played.start()
+    played.batch()
+    assert read(cluster, "monthly") == once(played, 2)
 
 
 def test_the_next_batch_and_a_batch_with_nothing(cluster: TemporaryCluster, life: Life) -> None:

@@ -62,6 +62,8 @@ class DriverSink:
                 except Fenced as error:
                     raise _taken_over(identity) from error
             self._settle(identity, progress.tasks, there)
+        if not identity.consecutive and not all(one.settled for one in progress.tasks):
+            self._remember(identity.query, progress)
         self._clean(identity.query)
 
     def _own_progress(self, brokers: Brokers, ledger: Ledger, done: Sequence[TaskDone]) -> Progress:
@@ -132,6 +134,15 @@ class DriverSink:
             f"{identity} was decided, and {len(lost)} of its {len(tasks)} transactions were aborted before "
             f"they were committed: {cure}"
         )
+
+    def _remember(self, query: str, progress: Progress) -> None:
+        """Write down that a program's write is committed: a later one asks, maybe in a month.
+
+        The cluster has forgotten its transactional ids by then, and without them it cannot be told. As long
+        as they are there they tell, so this need not succeed.
+        """
+        with self._brokers(CLEANING_SECONDS) as brokers, suppress(SinkError, Fenced):
+            self._ledger(brokers, query).settle(progress)
 
     def abort(self, done: Sequence[TaskDone | None]) -> None:
         """Abort what tasks left open, unless the batch was decided; what cannot be done now is left to time.

@@ -199,6 +199,14 @@ class Ledger:
         self._write(producer, decided)
         return decided
 
+    def settle(self, decided: Progress) -> None:
+        """Write down that the newest decision is carried out; `decided` has this run's claim.
+
+        Raises Fenced, SinkError, Unanswered.
+        """
+        producer = Producer(group_of(self._query), decided.producer_id, decided.epoch)
+        self._write(producer, replace(decided, tasks=tuple(one.as_settled() for one in decided.tasks)))
+
     def _write(self, producer: Producer, progress: Progress) -> None:
         parts = _encoded(progress)
         for number, metadata in enumerate(parts):
