@@ -45,6 +45,7 @@ def queries(line: Callable[[str], str]) -> Iterator[str]:
             held = []
             continue
         except EOFError:
+            print(file=sys.stderr)  # the terminal's own prompt comes in a line of its own
             return
         text = "\n".join(held).strip()
         if text.rstrip(";").strip().lower() in ENDS:

@@ -65,4 +65,5 @@ def test_a_wrong_query_is_told_in_a_line_and_the_next_is_asked_for(
     assert told.err.splitlines()[1:] == [
         "strandline: no such column; correct it",
         "strandline: the query was given up",
+        "",  # behind the prompt that control-D ended
     ]
