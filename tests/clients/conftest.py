@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.clients.matrix import Drivers
+from tests.clients.one_java import ToolsInOneJava
+from tests.clients.programs import Missing
 from tests.cluster.real_cluster import RealCluster, running_cluster
 from tests.peers.kafka_jars import NoKafka
 from tests.peers.kafka_tools import KafkaTools
@@ -42,11 +44,13 @@ def drivers(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture(scope="package")
-def tools(bootstrap: str) -> KafkaTools:
+def tools(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
     try:
-        return KafkaTools(bootstrap)
-    except NoKafka as error:
+        started = ToolsInOneJava(bootstrap, tmp_path_factory.mktemp("tools") / "tools.log")
+    except (NoKafka, Missing) as error:
         pytest.skip(str(error))
+    yield started
+    started.end()
 
 
 @pytest.fixture(scope="package")

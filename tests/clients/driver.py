@@ -48,20 +48,62 @@ class Polled(NamedTuple):
         return [record[3] for record in self.records]
 
 
+class Lines:
+    """A process that is given lines and answers each by one; what it says to standard error is in `log`."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        self._buffer = b""
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+
+    def write(self, line: str) -> None:
+        """Give it a line. Raises Lost."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+        except OSError as error:
+            raise Lost(f"{self.name} takes no command: {error}; it said: {self._said()}") from error
+
+    def read(self, did: str) -> bytes:
+        """The answer to what it was given. Raises Lost."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + ANSWER_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise Lost(f"{self.name} does not answer {did}; it said: {self._said()}")
+                got = os.read(self._process.stdout.fileno(), 1 << 20)
+                if not got:
+                    raise Lost(f"{self.name} ended at {did}; it said: {self._said()}")
+                self._buffer += got
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+    def kill(self) -> None:
+        """SIGKILL; returns when it is gone."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace").strip()[-500:] or "nothing"
+
+
 class Driver:
     """One process; commands are methods of `ask` by name."""
 
     def __init__(self, name: str, command: Sequence[str], bootstrap: str, log: Path) -> None:
         self.name = name
-        self._log = log
-        self._buffer = b""
         self._asked = ""
         self.dead = False
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [*command, bootstrap], cwd=ROOT, bufsize=0,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            )  # fmt: skip
+        self._lines = Lines(name, [*command, bootstrap], log)
 
     def ask(self, do: str, **fields: Any) -> Any:
         """Carry out one command. Raises Refused and Lost."""
@@ -71,16 +113,12 @@ class Driver:
     def tell(self, do: str, **fields: Any) -> None:
         """Give a command without waiting for its answer, which `hear` brings."""
         assert not self._asked, f"{self.name} still owes the answer to {self._asked}"
-        assert self._process.stdin is not None
         self._asked = do
-        try:
-            self._process.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
-        except OSError as error:
-            raise Lost(f"{self.name} takes no command: {error}; it said: {self._said()}") from error
+        self._lines.write(json.dumps({"do": do, **fields}))
 
     def hear(self) -> Any:
         did, self._asked = self._asked, ""
-        answer = json.loads(self._line(did))
+        answer = json.loads(self._lines.read(did))
         if (failed := answer.get("failed")) is not None:
             raise Refused(self.name, did, failed["code"], failed["reason"])
         return answer["ok"]
@@ -101,29 +139,7 @@ class Driver:
     def kill(self) -> None:
         """SIGKILL; returns when it is gone."""
         self.dead = True
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _line(self, did: str) -> bytes:
-        assert self._process.stdout is not None
-        deadline = time.monotonic() + ANSWER_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise Lost(f"{self.name} does not answer {did}; it said: {self._said()}")
-                got = os.read(self._process.stdout.fileno(), 1 << 20)
-                if not got:
-                    raise Lost(f"{self.name} ended at {did}; it said: {self._said()}")
-                self._buffer += got
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-    def _said(self) -> str:
-        return self._log.read_text(errors="replace").strip()[-500:] or "nothing"
+        self._lines.kill()
 
 
 def poll_all(members: Iterable[Driver], seconds: float = 0.1) -> list[Polled]:

@@ -133,7 +133,7 @@ def _spark_run(folder: Path) -> Sequence[str]:
     return [sys.executable, "-P", "-m", "tests.clients.spark_copy", str(folder)]
 
 
-_JAVA_SOURCES: Final = ("Driver.java", "Login.java")
+_JAVA_SOURCES: Final = ("Driver.java", "Login.java", "Tools.java")
 JAVA: Final = Program("java", _JAVA_SOURCES, "javac", _java_build, _java_run)
 _GO_SOURCES: Final = ("go.mod", "go.sum", "main.go")
 FRANZ_GO: Final = Program("franz-go", (*_GO_SOURCES, "login.go"), "go", _go_build, _go_run)
@@ -151,6 +151,12 @@ SPARK_CONNECT: Final = Program(
 PROGRAMS: Final = (
     JAVA, FRANZ_GO, KAFKA_GO, KAFKAJS, SPARK, SPARK_CONNECT, STREAMS, CONNECT,
 )  # fmt: skip
+
+
+def tools_command() -> list[str]:
+    """How to run Kafka's tools in one Java. Raises Missing."""
+    *command, _ = JAVA.command()
+    return [*command, _WARNINGS, "Tools"]  # of two such settings the last one counts
 
 
 def made(program: Program) -> Path:
