@@ -32,6 +32,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from strandline.node.views import view_login
+from tests.clients.one_java import ToolsInOneJava
+from tests.clients.programs import Missing
 from tests.kafka.wire.certificates import Authority
 from tests.node.one_node import SECONDS, SECRET, healthy, started, write_config
 from tests.node.there_and_back import there_and_back
@@ -443,11 +445,17 @@ def test_the_command_makes_the_first_user(node: Node) -> None:
     assert (empty.returncode, "the password has 0 characters" in empty.stderr) == (2, True)
 
 
-def test_kafka_configs_makes_and_describes_users(node: Node) -> None:
+@pytest.fixture(scope="module")
+def tools(node: Node) -> Iterator[KafkaTools]:
     try:
-        tools = KafkaTools(node.address("internal"))
-    except NoKafka as missing:
+        started = ToolsInOneJava(node.address("internal"), node.folder / "tools.log")
+    except (NoKafka, Missing) as missing:
         pytest.skip(str(missing))
+    yield started
+    started.end()
+
+
+def test_kafka_configs_makes_and_describes_users(node: Node, tools: KafkaTools) -> None:
     user = ("--entity-type", "users", "--entity-name", "carol")
     other = (*user[:3], "caroline")
     twice = "SCRAM-SHA-256=[password=chess],SCRAM-SHA-512=[iterations=8192,password=chess-512]"
@@ -491,11 +499,7 @@ def test_kafka_configs_makes_and_describes_users(node: Node) -> None:
     assert tools.run(tools.configs("--alter", "--delete-config", "consumer_byte_rate", *user)).code == 0
 
 
-def test_kafka_acls_lets_a_user_in_and_out(node: Node) -> None:
-    try:
-        tools = KafkaTools(node.address("internal"))
-    except NoKafka as missing:
-        pytest.skip(str(missing))
+def test_kafka_acls_lets_a_user_in_and_out(node: Node, tools: KafkaTools) -> None:
     node.add("erin", "ledger-keeper")
     settings = librdkafka(node, "public", "SCRAM-SHA-256", "erin", "ledger-keeper")
     admin, client = node.admin(), AdminClient(settings)
