@@ -19,8 +19,12 @@ def no_logs() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def collected_once() -> Iterator[None]:
-    """Loops and futures form cycles by the thousand: garbage is collected after a test, and not meanwhile."""
+    """Loops and futures form cycles by the thousand: garbage is collected after a test, and not meanwhile.
+
+    What is left is set aside, as it was before: some runs do away with that.
+    """
     gc.disable()
     yield
     gc.enable()
     gc.collect()
+    gc.freeze()
