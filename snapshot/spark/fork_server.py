@@ -30,6 +30,8 @@ _HELD_AT_START: Final = (
 """Beginnings of names in the environment that Python and its libraries look at once, when they are loaded."""
 _NOT_HELD: Final = ("PYTHON_", "PYTHONPATH", "PYTHONUNBUFFERED")
 """The same of names that Spark sets for what it starts, or that a fork can follow."""
+_DAEMON: Final = "pyspark.daemon"
+"""The module whose process Spark has fork a worker for each task, all with the same work."""
 _STDIN: Final = 0
 _BACKLOG: Final = 16
 _READ_SECONDS: Final = 10.0
@@ -177,11 +179,9 @@ def _load() -> None:
     import pyspark.sql.worker.plan_data_source_read
     import pyspark.worker  # noqa: F401
 
+    import strandline.snapshot.spark.python_worker
     import strandline.snapshot.spark.source
     import strandline.snapshot.spark.stream  # noqa: F401
-    from strandline.snapshot.spark.python_worker import end_without_a_word
-
-    end_without_a_word()
 
 
 def main(descriptor: int) -> None:
@@ -196,6 +196,8 @@ def main(descriptor: int) -> None:
     listening.close()
     _become(request, path)
     status = 1
+    if request.arguments[1:2] == [_DAEMON]:
+        _quiet(request.arguments[2:])
     try:
         module, sys.argv[:] = request.arguments[1], request.arguments[1:]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -206,6 +208,13 @@ def main(descriptor: int) -> None:
     finally:
         with suppress(OSError):  # Spark has ended the process that asked, and its session
             asked.sendall(bytes([status]))
+
+
+def _quiet(work: list[str]) -> None:
+    """Let the workers of a daemon end without a word; `work` names their module, as Spark does."""
+    from strandline.snapshot.spark.python_worker import end_without_a_word
+
+    end_without_a_word(work[0] if work and work[0].startswith("pyspark.") else "pyspark.worker")
 
 
 def _status(code: object) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 from functools import cache
 from typing import Any
@@ -21,15 +22,15 @@ def begin() -> None:
         gc.freeze()
 
 
-def end_without_a_word() -> None:
+def end_without_a_word(module: str) -> None:
     """Let workers that this process forks end in silence where Spark needs no more of what they have.
 
-    It closes their connection then: it has the rows of a LIMIT, or the query was given up. About what a
-    worker has not written yet Spark's own daemon prints a stack trace on the terminal.
+    It closes their connection then: it has the rows of a LIMIT, the query was given up, or the worker had
+    nothing to do for a minute. About what a worker has not written yet Spark's own daemon prints a stack
+    trace on the terminal. `module` is the one whose `main` is their work.
     """
-    import pyspark.worker  # which a task's own imports have no need of
-
-    theirs = pyspark.worker.main
+    worker = importlib.import_module(module)
+    theirs = worker.main
 
     def main(infile: Any, outfile: Any) -> None:
         try:
@@ -40,4 +41,4 @@ def end_without_a_word() -> None:
             except (BrokenPipeError, ConnectionResetError):
                 os._exit(1)
 
-    pyspark.worker.main = main
+    worker.main = main  # type: ignore[attr-defined]

@@ -209,6 +209,7 @@ def test_modules_are_imported_by_import_statements_alone() -> None:
     assert found == {
         "strandline.node.process": {"sys.modules"},  # it keeps two libraries from being imported
         "strandline.snapshot.spark.fork_server": {"run_module"},  # it is `python -m` for what Spark starts
+        "strandline.snapshot.spark.python_worker": {"import_module"},  # the module that Spark names
     }
 
 

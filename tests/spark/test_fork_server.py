@@ -112,6 +112,41 @@ def test_a_fork_ends_without_a_word_where_the_process_that_asked_is_gone(
     assert said.read_text() == ""
 
 
+@pytest.mark.parametrize(
+    "work",
+    [
+        "pyspark.worker",
+        "pyspark.sql.worker.lookup_data_sources",
+        "pyspark.sql.streaming.python_streaming_source_runner",
+    ],
+)
+def test_workers_of_all_kinds_end_without_a_word_once_spark_has_no_use_for_them(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str
+) -> None:
+    """It closes the connection of one that had nothing to do for a minute."""
+    monkeypatch.chdir(tmp_path)  # the whole path of a socket may be too long for it
+    server.start(tmp_path / "forks")
+    said = tmp_path / "said"
+    asks = [sys.executable, "-I", "-S", fork_request.__file__, str(tmp_path / "forks"), sys.executable]
+    given = {"PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": "."}
+    with (
+        said.open("w") as err,
+        subprocess.Popen(
+            [*asks, "-m", "pyspark.daemon", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err,
+            env={**os.environ, "PYTHONHASHSEED": "0", **given}, start_new_session=True,
+        ) as daemon,
+        socket.socket(socket.AF_UNIX) as spark,
+    ):  # fmt: skip
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        spark.connect(daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big")))
+        worker = psutil.Process(int.from_bytes(spark.recv(4), "big"))
+        spark.close()
+        worker.wait(_SECONDS)
+        daemon.stdin.close()
+    assert said.read_text() == ""
+
+
 def _threads(process: psutil.Process) -> list[str]:
     """Names of threads other than the one of Arrow's jemalloc, whose handlers make forks safe."""
     folder = Path("/proc", str(process.pid), "task")
