@@ -7,10 +7,11 @@ import json
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, TypeVar
 
 import typer
 
@@ -30,12 +31,15 @@ from strandline.cluster.target import Cluster
 from strandline.snapshot.own_output import own_output
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row, SparkSession
 
+Asked = TypeVar("Asked")
 Answer = Callable[[str, int], tuple[list[str], list[list[Any]], bool]]
 """`answer(query, most)` gives the columns' names, at most so many rows, and whether there are more; raises
 CommandFailed."""
 FORMATS: Final = ("table", "json", "csv")
+ENDING_SECONDS: Final = 0.2
+"""Time between two attempts to end a query's jobs: it may begin one as it is planned."""
 CELL: Final = 200
 """Characters of a cell of a table; other formats have all of them."""
 
@@ -158,8 +162,7 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
         try:
             with progress(False) as tell:
                 tell("running the query")
-                frame = topics.query(text)
-                rows = frame.limit(most + 1).collect() if frame.columns else []
+                frame, rows = until_interrupted(spark, lambda: _asked(topics.query(text), most + 1))
             moments = ["timestamp_ntz" not in one.dataType.simpleString() for one in frame.schema]
             plain = [[_plain(*cell) for cell in zip(row, moments, strict=True)] for row in rows[:most]]
             return _names(frame), plain, len(rows) > most
@@ -172,6 +175,26 @@ def _answers(read: Mapping[str, str], master: str) -> Iterator[Answer]:
         yield answer
     finally:
         spark.stop()
+
+
+def until_interrupted(spark: SparkSession, ask: Callable[[], Asked]) -> Asked:
+    """Return what `ask` gives, which control-C ends, and its jobs in Spark.
+
+    It is asked in a thread of its own: Spark ends jobs by a question to Java of the thread that is
+    interrupted, and that may not have one of its own under way.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(ask)
+        try:
+            return asked.result()
+        finally:
+            while not asked.done():
+                spark.sparkContext.cancelAllJobs()
+                wait([asked], ENDING_SECONDS)
+
+
+def _asked(frame: DataFrame, most: int) -> tuple[DataFrame, list[Row]]:
+    return frame, frame.limit(most).collect() if frame.columns else []
 
 
 def _names(frame: DataFrame) -> list[str]:

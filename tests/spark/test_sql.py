@@ -6,12 +6,16 @@ import csv
 import io
 import json
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from strandline.cluster.commands.sql import until_interrupted
 from strandline.snapshot.own_output import own_output
 from strandline.snapshot.spark import session
 from strandline.snapshot.spark.json_schema import MOST_FIELDS, ddl, infer
@@ -215,3 +219,27 @@ def test_a_terminal_is_asked_for_queries_and_each_sees_what_is_new(
     done = sql("--json")
     assert [one["n"] for one in rows(done)] == [3, 4, 0, 7]
     assert "nope" in done.err
+
+
+def test_control_c_ends_a_query_and_its_jobs_without_a_trace(
+    spark: SparkSession, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark's own handler asks Java to end them, from amid another question of the same thread."""
+    running = spark.sparkContext.statusTracker()
+
+    def interrupt() -> None:
+        while not running.getActiveJobsIds():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    other = threading.Thread(target=interrupt)
+    other.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            until_interrupted(spark, lambda: spark.range(10**13).selectExpr("max(id % 7)").collect())
+    finally:
+        other.join()
+        signal.signal(signal.SIGINT, before)
+    assert running.getActiveJobsIds() == []
+    assert "Traceback" not in capfd.readouterr().err
