@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -71,6 +72,9 @@ _OTHER_COLLECTOR = re.compile(r"-XX:\+Use\w*GC\b")
 _JAVA_CONFIG = "spark.driver.defaultJavaOptions"
 """Java takes its options besides ours, as those of JAVA_SETTINGS."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_TEMPORARY = "java.io.tmpdir"
+_PLAIN = re.compile(r"[\w/.+=@-]+")
+"""Text that Spark's splitting of options leaves as it is."""
 _JAVA_FILES = ("spark-defaults.conf", "java-opts")
 """Files of Spark's configuration that have such options, too."""
 # Java's own 21 MB of room for classes is a collection of everything at four sizes on the way to Spark's 150.
@@ -113,7 +117,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     flags = _flags(short_jobs, configs or {})
     archive = _archive(java_said, flags, configs or {}) if archives else ""
-    java = f"-Dlog4j2.configurationFile={_LOGGING} {flags} {archive}".strip()
+    java = f"-Dlog4j2.configurationFile={_LOGGING} {_temporary(configs or {})} {flags} {archive}".strip()
     ours = {**_DEFAULTS, _JAVA_OPTIONS: java}
     if driver is not None:
         ours["spark.driver.bindAddress"] = ours["spark.driver.host"] = driver
@@ -156,12 +160,26 @@ def session(
 def _flags(short_jobs: bool, configs: Mapping[str, str]) -> str:
     """Java's flags of a session, without a collector where the user has one: it does not start with two."""
     collector, others = (_SHORT_COLLECTOR, _SHORT_JOBS) if short_jobs else (_LONG_COLLECTOR, _LONG_JOBS)
+    return others if any(map(_OTHER_COLLECTOR.search, _theirs(configs))) else f"{collector} {others}"
+
+
+def _theirs(configs: Mapping[str, str]) -> list[str]:
+    """The texts in which users give Java options."""
     theirs = [configs.get(_JAVA_CONFIG, ""), *(os.environ.get(name, "") for name in JAVA_SETTINGS)]
     for name in _JAVA_FILES:
         with suppress(OSError):
             theirs += (settings_folder() / name).read_text(errors="replace").splitlines()
-    taken = any(_OTHER_COLLECTOR.search(one) for one in theirs if not one.lstrip().startswith("#"))
-    return others if taken else f"{collector} {others}"
+    return [one for one in theirs if not one.lstrip().startswith("#")]
+
+
+def _temporary(configs: Mapping[str, str]) -> str:
+    """Java's option for the folder of temporary files that TMPDIR names, of which Java takes no notice.
+
+    Empty where Java's own is the same, the user has named one, or the name is none that Spark hands on.
+    """
+    folder = tempfile.gettempdir()
+    named = any(_TEMPORARY in one for one in _theirs(configs))
+    return "" if named or folder == "/tmp" or not _PLAIN.fullmatch(folder) else f"-D{_TEMPORARY}={folder}"
 
 
 def _archive(java_said: str, flags: str, configs: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,6 +91,27 @@ def test_javas_flags_are_ones_that_it_takes_with_the_users(
     settings.unlink()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", flag)
     assert re.search(taken, started())
+
+
+def test_java_has_its_temporary_files_where_tmpdir_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> str:
+        java = java_command()
+        assert java is not None
+        command = [java, *session_module._temporary({}).split(), "-XshowSettings:properties", "-version"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stderr
+        (folder,) = re.findall(r"java\.io\.tmpdir = (.*)", said)
+        return str(folder)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert told() == str(tmp_path)
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djava.io.tmpdir=/var/tmp")
+    assert told() == "/var/tmp"
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+    for folder in ("/tmp", f"{tmp_path} 2"):
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert session_module._temporary({}) == ""
 
 
 def test_an_archive_of_classes_is_of_the_sessions_own_class_path(
