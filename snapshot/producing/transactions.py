@@ -31,6 +31,7 @@ from strandline.snapshot.producing.brokers import GROUP, TRANSACTION, Brokers, f
 from strandline.snapshot.producing.errors import Fenced, SinkError
 
 ONGOING: Final = "Ongoing"
+COMMITTING: Final = "PrepareCommit"
 COMMITTED: Final = "CompleteCommit"
 ABORTED: Final = ("PrepareAbort", "CompleteAbort")
 FENCED: Final = frozenset(

@@ -22,8 +22,15 @@ from strandline.snapshot.connection import (
 )
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import Described, Producer, describe, end, open_ids
-from strandline.snapshot.spark.sink import batch, progress, record_writer
+from strandline.snapshot.producing.transactions import (
+    COMMITTING,
+    Described,
+    Producer,
+    describe,
+    end,
+    open_ids,
+)
+from strandline.snapshot.spark.sink import batch, driver, progress, record_writer
 from strandline.snapshot.spark.sink.batch import Identity, claimed
 from strandline.snapshot.spark.sink.driver import DriverSink
 from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, is_task_id
@@ -366,6 +373,64 @@ def test_a_numbered_write_whose_decision_was_not_carried_out_in_time_is_not_pass
     assert read(cluster, "overdue") == once(played, 2)
 
 
+def test_a_number_is_one_write_whatever_its_topic(cluster: TemporaryCluster) -> None:
+    """It was passed over as written, where a program wrote to two topics under one name."""
+    other = f"{TOPIC}-too"
+    cluster.create_topic(other, partitions=3)
+    first = Numbered(cluster.bootstrap, TOPIC, "two-topics", rows("two-topics"), 2)
+    second = Numbered(cluster.bootstrap, other, "two-topics", rows("two-topics"), 2)
+    first.batch()
+    said = f"batch 0 of query two-topics was written under topic {TOPIC}, and comes for {other} now"
+    full = second.rows
+    for second.rows in (full, lambda batch, task: []):
+        with pytest.raises(SinkError, match=said):
+            second.batch()
+    second.rows, second.done = full, 1
+    second.start()
+    second.batch()
+    assert values(cluster.bootstrap, other) == once(second, 2) - once(second, 1)
+    assert read(cluster, "two-topics") == once(first, 1)
+
+
+@pytest.mark.parametrize("looks", [0, 3, None])
+def test_a_program_reads_what_it_has_written(
+    cluster: TemporaryCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    looks: int | None,
+) -> None:
+    """Markers come after a broker's answer: `looks` times they are not there yet, or never."""
+    name, asked, ended = f"looks-{looks}", list[int](), list[Producer]()
+
+    def told(brokers: Brokers, ids: list[str]) -> dict[str, Described]:
+        states = describe(brokers, ids)
+        if not ended:
+            return states
+        asked.append(len(ids))
+        late = looks is None or len(asked) <= looks
+        return {one: replace(state, state=COMMITTING) for one, state in states.items()} if late else states
+
+    def told_end(brokers: Brokers, producer: Producer, *, commit: bool) -> None:
+        ended.append(producer)
+        end(brokers, producer, commit=commit)
+
+    monkeypatch.setattr(driver, "describe", told)
+    monkeypatch.setattr(batch, "end", told_end)
+    monkeypatch.setattr(driver, "READERS_SECONDS", 0.5)
+    played = Numbered(cluster.bootstrap, TOPIC, name, rows(name), 2)
+    played.batch()
+    assert len(asked) > (looks or 0)
+    assert (
+        f"batch 0 of query {name} is written, and consumers see it later: the cluster is still to complete 2"
+        in caplog.text
+    ) is (looks is None)
+    assert read(cluster, name) == once(played, 1)
+    asked.clear()
+    ended.clear()
+    play(cluster, f"stream-{name}").batch()
+    assert not asked, "a stream does not wait"
+
+
 def _producer(brokers: Brokers, name: str) -> Producer:
     state = describe(brokers, [name])[name]
     return Producer(name, state.producer_id, state.epoch)
@@ -566,12 +631,14 @@ def test_parts_of_two_decisions_are_read_once_more(monkeypatch: pytest.MonkeyPat
     tasks = tuple(
         Prepared(one, 0, 1 << 40 | one, 7, 9, hash((one, "x")) & (1 << 63) - 1) for one in range(400)
     )
-    older = Progress(3, "run", 1, 0, tasks)
+    older = Progress(3, "run", 1, 0, tasks, TOPIC)
     newer = replace(older, next_batch=4)
 
     def parts(of: Progress) -> list[Any]:
         cut = [text.split(":", 2) for text in progress._encoded(of)]
-        return [progress._Part(of.next_batch, int(count), checksum, text) for count, checksum, text in cut]
+        return [
+            progress._Part(TOPIC, of.next_batch, int(count), checksum, text) for count, checksum, text in cut
+        ]
 
     assert len(parts(older)) > 1
     answers = iter([parts(newer)[0], *parts(older)[1:], *parts(newer)])

@@ -212,6 +212,7 @@ def test_options() -> None:
         ({"query": "a.b"}, True, "'query' is 'a.b', not at most 200"),
         ({"batch": "1"}, True, "option 'batch' is for spark.write"),
         ({"batch": "1"}, False, "options 'query' and 'batch' go together"),
+        ({"query": "a", "batch": "1", "progressTopic": "p"}, False, "'topic' and 'progressTopic' do not go"),
         ({"query": "a", "batch": "-1"}, False, "'batch' is '-1', not a number from 0 on"),
         ({"compression": "lzma"}, True, "'compression' is 'lzma', not none, gzip"),
         ({"transactionTimeoutSeconds": "0"}, True, "not a positive number of seconds"),

@@ -135,6 +135,13 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
             "Name this one otherwise by the option 'query'"
         )
     newest = progress.next_batch - 1
+    if identity.batch == newest and not identity.consecutive and progress.topic != options.progress_topic:
+        # A stream that has another topic now is run again for what was decided under the one before.
+        raise SinkError(
+            f"{identity} was written under topic {progress.topic}, and comes for {options.progress_topic} "
+            "now, where it would be passed over: a name and a number are one write. Name the writes of "
+            "another topic otherwise by the option 'query'"
+        )
     if identity.batch < newest:
         raise SinkError(
             f"{identity} was written long ago, the newest is {newest}: two queries share a name, or the "

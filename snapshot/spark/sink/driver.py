@@ -10,7 +10,15 @@ from typing import Final
 
 from strandline.snapshot.producing.brokers import Brokers
 from strandline.snapshot.producing.errors import Fenced, SinkError
-from strandline.snapshot.producing.transactions import ONGOING, Described, begin, describe, end, open_ids
+from strandline.snapshot.producing.transactions import (
+    COMMITTING,
+    ONGOING,
+    Described,
+    begin,
+    describe,
+    end,
+    open_ids,
+)
 from strandline.snapshot.spark.sink.batch import (
     BY_HAND,
     Identity,
@@ -25,6 +33,8 @@ from strandline.snapshot.spark.sink.progress import Ledger, Prepared, Progress, 
 
 CLEANING_SECONDS: Final = 10.0
 """Longest wait for what need not succeed: the transactions end by themselves."""
+READERS_SECONDS: Final = 10.0
+"""Longest wait for a batch's records to be there for readers. It is some milliseconds, as a rule."""
 PARALLEL_ENDS: Final = 8
 """Connections over which transactions are ended at once."""
 _MOST_NAMED: Final = 20
@@ -126,6 +136,8 @@ class DriverSink:
         with ThreadPoolExecutor(workers) as pool:
             lost = [one for found in pool.map(some, range(workers)) for one in found]
         if not lost:
+            if not identity.consecutive:
+                self._await_readers(identity, tasks)
             return
         cure = "start the query again, which writes their records again"
         if identity.batch is None or any(one.task not in there for one in lost):
@@ -143,6 +155,33 @@ class DriverSink:
         """
         with self._brokers(CLEANING_SECONDS) as brokers, suppress(SinkError, Fenced):
             self._ledger(brokers, query).settle(progress)
+
+    def _await_readers(self, identity: Identity, tasks: Sequence[Prepared]) -> None:
+        """Return once each partition has the markers of the transactions: until then no reader sees records.
+
+        A broker answers an end as soon as that is in its log, and a program reads what it has written. A
+        stream does not, and has no time for it. What is committed stays so in any case.
+        """
+        left = {one.producer(identity.query).transactional_id: one for one in tasks if not one.settled}
+        with self._brokers(READERS_SECONDS) as brokers:
+            deadline = brokers.deadline()
+            try:
+                while left:
+                    states = describe(brokers, list(left))
+                    left = {
+                        name: one
+                        for name, one in left.items()
+                        if states[name] == Described(COMMITTING, one.producer_id, one.epoch)
+                    }
+                    if left:
+                        deadline.pause("the markers", f"{len(left)} transactions are being completed")
+            except SinkError:
+                _log.warning(
+                    "%s is written, and consumers see it later: the cluster is still to complete %d of its "
+                    "transactions",
+                    identity,
+                    len(left),
+                )
 
     def abort(self, done: Sequence[TaskDone | None]) -> None:
         """Abort what tasks left open, unless the batch was decided; what cannot be done now is left to time.

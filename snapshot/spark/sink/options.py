@@ -88,6 +88,11 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
                 "column says the topic"
             )
         progress = ""
+    if batch is not None and topic is not None and progress != topic:
+        raise SinkError(
+            "options 'topic' and 'progressTopic' do not go together with 'batch': the progress of such "
+            "writes is kept with their topic, so that a name tells what was written where"
+        )
     return SinkOptions(
         bootstrap=_addresses(given),
         topic=topic,

@@ -94,6 +94,8 @@ class Progress:
     epoch: int
     tasks: tuple[Prepared, ...]
     """Transactions of the newest decided batch."""
+    topic: str
+    """The topic at whose partition 0 it is kept."""
 
     def task(self, number: int) -> Prepared | None:
         return next((one for one in self.tasks if one.task == number), None)
@@ -103,6 +105,7 @@ class Progress:
 class _Part:
     """One group's offset: its number of all, their check sum, and its piece of the text."""
 
+    topic: str
     offset: int
     parts: int
     checksum: str
@@ -183,9 +186,11 @@ class Ledger:
         # Whatever was under way on the offset is over now; the group's coordinator may not have it yet.
         found = self.read_stable()
         if found is None:
-            found = Progress(first_batch, run, producer.producer_id, producer.epoch, ())
+            found = Progress(first_batch, run, producer.producer_id, producer.epoch, (), self._topic)
         found = settle(found)
-        claimed = replace(found, run=run, producer_id=producer.producer_id, epoch=producer.epoch)
+        claimed = replace(
+            found, run=run, producer_id=producer.producer_id, epoch=producer.epoch, topic=self._topic
+        )
         self._write(producer, claimed)
         return claimed
 
@@ -235,19 +240,19 @@ class Ledger:
             raise SinkError(f"offsets of group {group!r} cannot be read: {code.name}")
         # The topic may have been another one in an earlier run. The highest offset is the newest.
         rows = [
-            (one.committed_offset, topic.name == self._topic, one.metadata or "")
+            (one.committed_offset, topic.name == self._topic, one.metadata or "", topic.name)
             for topic in answer.topics
             for one in topic.partitions
             if one.committed_offset >= 0
         ]
         if not rows:
             return None
-        offset, _, metadata = max(rows)
+        offset, _, metadata, topic_name = max(rows)
         count, _, rest = metadata.partition(":")
         checksum, _, text = rest.partition(":")
         if not count.isdigit() or not 1 <= int(count) <= _MOST_PARTS or not text:
             raise _foreign(group)
-        return _Part(offset, int(count), checksum, text)
+        return _Part(topic_name, offset, int(count), checksum, text)
 
 
 def _encoded(progress: Progress) -> list[str]:
@@ -272,7 +277,7 @@ def _decoded(first: _Part, text: str, group: str) -> Progress:
         if version != _FORMAT or not isinstance(run, str):
             raise _foreign(group)
         tasks = tuple(Prepared(*map(int, row)) for row in rows)
-        return Progress(first.offset, run, int(producer_id), int(epoch), tasks)
+        return Progress(first.offset, run, int(producer_id), int(epoch), tasks, first.topic)
     except (ValueError, TypeError, zlib.error, msgpack.UnpackException) as error:
         raise _foreign(group) from error
 

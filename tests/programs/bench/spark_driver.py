@@ -159,7 +159,7 @@ def sink(spark: SparkSession, given: Given, folder: Path, name: str) -> Counting
     """Write records. They are counted by Kafka's source, as a reader of committed records finds them."""
     value = f"rpad(CAST(id AS STRING), {given.record_bytes}, 'abcdefghij') AS value"
     topic = {"topic": given.topic}
-    once = {"query": "bench", "batch": "0"} if given.format == "strandline" else {}
+    once = {"query": f"bench-{given.topic}", "batch": "0"} if given.format == "strandline" else {}
     frame = spark.range(0, given.records, 1, 6).selectExpr("CAST(id AS STRING) AS key", value)
     frame.write.format(given.format).options(**given.brokers(), **topic, **once).mode("append").save()
 
