@@ -31,7 +31,7 @@ from tests.changed import WHOLE, Choice, changed_files, choose
 from tests.units import SECONDS, SET_UP, is_shared_out, recorded_seconds
 
 PACKAGES = ("-p", "pyspark_strandline", "-p", "strandline", "-p", "tests")
-SEEDS = 300
+SEEDS = 150
 CHANGED_SEEDS = 30
 WORKERS = (os.cpu_count() or 1) + 1
 """Tests of real nodes wait for half of their time: with a worker for each core the cores would be idle."""
