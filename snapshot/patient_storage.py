@@ -7,6 +7,7 @@ a folder was not mounted, or a bucket not reached.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -60,13 +61,15 @@ class PatientStorage(Storage):
         return self._patiently(lambda: self._storage.versions(prefix))
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
-        wait = FIRST_WAIT_SECONDS
+        wait, parent = FIRST_WAIT_SECONDS, os.getppid()
         while True:
             try:
                 answer = ask()
             except NoAnswer as error:
                 left = self._left(error)
-                if left <= 0:
+                if (
+                    left <= 0 or os.getppid() != parent
+                ):  # Spark has ended, and no process waits for the answer
                     raise
                 time.sleep(min(wait, left))
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)

@@ -130,7 +130,7 @@ class FolderStorage(Storage):
             self._check_there()
             return []
         except OSError as error:
-            raise NoAnswer(f"{self.url}: {error}") from error
+            raise self._said(f"{self.url}: {error}", error) from error
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
@@ -145,7 +145,7 @@ class FolderStorage(Storage):
         except FileNotFoundError:
             self._check_there()
         except OSError as error:
-            raise NoAnswer(f"{self.url}: {error}") from error
+            raise self._said(f"{self.url}: {error}", error) from error
 
     def get(self, key: str) -> bytes:
         try:
@@ -177,7 +177,14 @@ class FolderStorage(Storage):
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
             self._check_there()
             return ObjectMissing(f"{self.url}: there is no object {key}")
-        return NoAnswer(f"{self.url}: object {key}: {error.strerror}")
+        return self._said(f"{self.url}: object {key}: {error.strerror}", error)
+
+    def _said(self, what: str, error: OSError) -> StorageError:
+        """The error of a file, which stays if this user may not read it; a whole folder may be mounted yet."""
+        if isinstance(error, PermissionError):
+            self._check_there()
+            return StorageError(what)
+        return NoAnswer(what)
 
     def _check_there(self) -> None:
         """Raise NoAnswer where the whole folder is gone: of what is in it nothing can be told then."""
@@ -206,9 +213,10 @@ class FolderStorage(Storage):
             try:
                 file = entry.stat()
             except FileNotFoundError:
+                self._check_there()
                 continue  # deleted since it was listed
             except OSError as error:
-                raise NoAnswer(f"{self.url}: {error}") from error
+                raise self._said(f"{self.url}: {error}", error) from error
             yield key, file
 
 

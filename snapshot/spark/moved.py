@@ -55,7 +55,13 @@ class MovedRecords:
             self._states.look(whole=True)
             first, until = max(base, piece.first), min(end, piece.end)
             view = self._view(self._states, piece)
-            if view is None or view.first > first or view.end < until:
+            if view is not None and view.first > first:
+                raise ObjectGone(
+                    f"{piece.topic}-{piece.partition}: records below offset {view.first} were deleted before "
+                    f"they were read, {first} was next ({error.args[0].partition(';')[0]}): "
+                    "start again, which says how to go on without them"
+                ) from error
+            if view is None or view.end < until:
                 raise error
             try:
                 found = with_blocks(self._storage, [view.within(first, until)])

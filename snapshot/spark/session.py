@@ -175,9 +175,13 @@ def _theirs(configs: Mapping[str, str]) -> list[str]:
 def _temporary(configs: Mapping[str, str]) -> str:
     """Java's option for the folder of temporary files that TMPDIR names, of which Java takes no notice.
 
-    Empty where Java's own is the same, the user has named one, or the name is none that Spark hands on.
+    Empty where Java's own is the same, there is none, the user has named one, or the name is none that
+    Spark hands on.
     """
-    folder = tempfile.gettempdir()
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError:  # where nothing can be written, which is said where a folder is made
+        return ""
     named = any(_TEMPORARY in one for one in _theirs(configs))
     return "" if named or folder == "/tmp" or not _PLAIN.fullmatch(folder) else f"-D{_TEMPORARY}={folder}"
 

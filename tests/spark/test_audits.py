@@ -37,7 +37,7 @@ from strandline.snapshot.spark.audits import (
 from strandline.snapshot.spark.audits import __main__ as command
 from strandline.snapshot.spark.audits.documents import Listing, document_rows, listing
 from strandline.snapshot.spark.audits.replay import NOT_COVERED, replay_rows
-from strandline.snapshot.storage import open_storage
+from strandline.snapshot.storage import FolderStorage, NoAnswer, open_storage
 from strandline.statemachine.controller.controller_state import CONTROLLER_GROUP
 from strandline.statemachine.object_names import object_name
 from strandline.statemachine.partition.extent import ObjectExtent
@@ -806,3 +806,26 @@ def test_storage_that_stops_to_answer_is_no_finding(
         f"{own.url}: the folder is gone, or empty: bring it back, or mount it; "
         "the audit has no verdict: begin it again"
     )
+
+
+def test_one_object_that_cannot_be_read_is_a_finding(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it is, as a bad sector: storage that answers all else is not waited for."""
+    own = build_cluster(tmp_path / "objects")
+    broken = str(min(path.relative_to(own.root) for path in (own.root / "l0").rglob("*") if path.is_file()))
+    read = FolderStorage.get
+
+    def get(storage: FolderStorage, key: str) -> bytes:
+        if key == broken:
+            raise NoAnswer(f"{key}: Input/output error")
+        return read(storage, key)
+
+    monkeypatch.setattr(FolderStorage, "get", get)
+    monkeypatch.setattr(
+        FolderStorage, "get_range", lambda storage, key, at, size: get(storage, key)[at : at + size]
+    )
+    monkeypatch.setattr(answering, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.0)
+    results = run_audits(own.url, {}, CLUSTER, spark=spark).results
+    assert "references_exist_and_crc" in {one.name for one in results if one.verdict is Verdict.FINDING}

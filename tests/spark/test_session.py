@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from strandline.snapshot.spark import session as session_module
 from strandline.snapshot.spark.class_archive import java_command
-from strandline.snapshot.spark.no_spark import NoJava
+from strandline.snapshot.spark.no_spark import NoFolder, NoJava
 from strandline.snapshot.spark.python_command import python_of_this_program
 
 
@@ -112,6 +113,17 @@ def test_java_has_its_temporary_files_where_tmpdir_says(
     for folder in ("/tmp", f"{tmp_path} 2"):
         monkeypatch.setattr(tempfile, "tempdir", folder)
         assert session_module._temporary({}) == ""
+
+
+def test_a_session_without_a_place_for_temporary_files_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A container whose disk is only read, and that has no other."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(NoFolder, match="no folder can be made among the temporary files"):
+        session_module.session("nowhere", archives=False)
 
 
 def test_an_archive_of_classes_is_of_the_sessions_own_class_path(

@@ -392,6 +392,35 @@ def test_a_number_is_one_write_whatever_its_topic(cluster: TemporaryCluster) -> 
     assert read(cluster, "two-topics") == once(first, 1)
 
 
+def test_a_number_for_another_topic_that_came_to_nothing_leaves_what_is_known_of_the_one_before(
+    cluster: TemporaryCluster, life: Life
+) -> None:
+    """The program begins again behind the number that was decided, or with that: it was doubled, or, for the
+    other topic, passed over."""
+    other, name = f"{TOPIC}-besides", "besides"
+    cluster.create_topic(other, partitions=3)
+    first = Numbered(cluster.bootstrap, TOPIC, name, rows(name), 2)
+    second = Numbered(cluster.bootstrap, other, name, rows(name), 2)
+    _killed_after_decision(first, life)
+    DriverSink(second.options).abort([second.task(1, number) for number in range(2)])
+    for _ in range(2):
+        first.start()
+        first.done = 0
+        first.batch()
+    second.start()
+    DriverSink(second.options).abort([second.task(1, number) for number in range(2)])
+    second.start()
+    with pytest.raises(
+        SinkError, match=f"batch 0 of query {name} was written under topic {TOPIC}, and comes"
+    ):
+        second.batch()
+    assert read(cluster, name) == once(first, 1)
+    second.done = 1
+    second.start()
+    second.batch()
+    assert values(cluster.bootstrap, other) == once(second, 2) - once(second, 1)
+
+
 @pytest.mark.parametrize("looks", [0, 3, None])
 def test_a_program_reads_what_it_has_written(
     cluster: TemporaryCluster,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import socket
 import threading
@@ -19,7 +21,14 @@ from obstore.store import from_url
 from strandline.snapshot import storage as storage_module
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input
 from strandline.snapshot.spark.options import SourceError
-from strandline.snapshot.storage import NoAnswer, ObjectMissing, Storage, StorageError, open_storage
+from strandline.snapshot.storage import (
+    FolderStorage,
+    NoAnswer,
+    ObjectMissing,
+    Storage,
+    StorageError,
+    open_storage,
+)
 from tests.objectstore.s3_endpoint import endpoint
 from tests.spark.planned import TOPICS, read, readable
 from tests.spark.stored_cluster import StoredCluster, build_cluster
@@ -117,6 +126,60 @@ def test_a_folder_that_is_gone_is_told_from_an_object_that_is(tmp_path: Path) ->
     away.rename(place)
     for ask in asked:
         ask()
+
+
+def test_a_folder_that_goes_while_it_is_listed_is_no_shorter_list(tmp_path: Path) -> None:
+    """The names of a few files come at once, and what they are one by one: the others would be missing."""
+    place = tmp_path / "objects"
+    (place / "a").mkdir(parents=True)
+    for number in range(3):
+        (place / "a" / str(number)).write_bytes(b"x")
+    storage = open_storage(str(place))
+    assert isinstance(storage, FolderStorage)
+    files = storage._files("")
+    next(files)
+    place.rename(tmp_path / "away")
+    with pytest.raises(NoAnswer, match="the folder is gone, or empty"):
+        list(files)
+
+
+def test_what_may_not_be_read_is_refused_and_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays so, as what a bucket refuses. A mount point that is closed to all is no such thing."""
+    place = tmp_path / "objects"
+    (place / "a").mkdir(parents=True)
+    (place / "a" / "1").write_bytes(b"one")
+    storage, scan = open_storage(str(place)), os.scandir
+    closed: list[str] = [str(place / "a")]
+
+    def refuse(path: str, *more: object) -> None:
+        if any(path.startswith(one) for one in closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    def scanned(path: str) -> object:
+        refuse(path)
+        return scan(path)
+
+    def opened(path: str, *more: object, **options: object) -> None:
+        refuse(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    monkeypatch.setattr("builtins.open", opened)
+    asked: list[Callable[[], object]] = [
+        lambda: storage.folders("a/"),
+        lambda: storage.sizes("a/"),
+        lambda: storage.get("a/1"),
+        lambda: storage.get_range("a/1", 0, 1),
+    ]
+    for silent in (False, True):
+        if silent:
+            closed[:] = [str(place)]
+        for ask in asked:
+            with pytest.raises(StorageError) as told:
+                ask()
+            assert isinstance(told.value, NoAnswer) is silent, str(told.value)
+            assert ("Permission denied" in str(told.value)) is not silent
 
 
 def bucket(endpoint: str, name: str, objects: Mapping[str, bytes]) -> Storage:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 import re
 import subprocess
@@ -734,7 +735,7 @@ def test_a_checkpoint_that_is_collected_while_a_batch_is_planned_or_read(tmp_pat
     for partition in cluster.partitions.values():
         partition.execute(SetStartOffset(partition.machine.next_offset))
     cluster.checkpoint()
-    with pytest.raises(StorageError, match="refers to it: deleted since its lease has ended, or lost"):
+    with pytest.raises(StorageError, match=r"were deleted before they were read.*: start again"):
         rows_of(query, splits)
 
 
@@ -787,6 +788,20 @@ def test_a_folder_that_is_away_for_a_while_is_waited_for_once_a_stream_has_begun
         f"{gone}; it is asked again, for up to 600 s",
         f"{own.url} answers again",
     )
+
+
+def test_a_planner_whose_program_has_ended_waits_no_longer(
+    own: StoredCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed for the whole ten minutes."""
+    waits: list[float] = []
+    storage = patient_storage.PatientStorage(open_storage(own.url))
+    own.root.rename(own.root.with_name("away"))
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(os, "getppid", lambda: 7 if len(waits) < 3 else 1)
+    with pytest.raises(StorageError, match="the folder is gone"):
+        storage.folders("")
+    assert len(waits) == 3
 
 
 def test_a_folder_that_is_away_for_long_ends_a_stream_and_keeps_another_from_beginning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
@@ -10,9 +11,11 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from strandline.snapshot.names import PREFIX
-from strandline.snapshot.patient_storage import PATIENCE_SECONDS, PatientStorage
-from strandline.snapshot.storage import NoAnswer, Storage
+from strandline.snapshot.patient_storage import FIRST_WAIT_SECONDS, PATIENCE_SECONDS, PatientStorage
+from strandline.snapshot.storage import NoAnswer, Storage, StorageError
 
+TRIES: Final = 3
+"""Times that one question is asked of a storage which answers others."""
 Answer = TypeVar("Answer")
 
 
@@ -24,13 +27,35 @@ class Interrupted(BaseException):
 
 
 class AnsweringStorage(PatientStorage):
-    """A storage that is waited for; without an answer it raises Interrupted."""
+    """A storage that is waited for; without an answer it raises Interrupted.
+
+    Where it answers all but one question, as a disk with a bad sector, it raises NoAnswer, which an audit
+    takes for a finding.
+    """
 
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
+        for _ in range(TRIES):
+            try:
+                return ask()
+            except NoAnswer as error:
+                failed = error
+            if not self._answers():
+                break
+            time.sleep(FIRST_WAIT_SECONDS)
+        else:
+            raise failed
         try:
             return super()._patiently(ask)
         except NoAnswer as error:
             raise Interrupted(str(error)) from None
+
+    def _answers(self) -> bool:
+        """Whether the storage answers at all."""
+        try:
+            self._storage.folders(PREFIX)
+        except StorageError:
+            return False
+        return True
 
 
 def answering(storage: Storage) -> AnsweringStorage:

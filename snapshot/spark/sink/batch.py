@@ -92,11 +92,14 @@ def _settled(options: SinkOptions, brokers: Brokers, progress: Progress, identit
     """The progress once the newest decision is carried out, where another batch than that comes now.
 
     Spark repeats a batch until its driver has carried it out. A program that numbers its writes may leave one
-    out that was decided, and its transactional ids are those that the next one begins with. Raises SinkError,
-    Unanswered.
+    out that was decided, and its transactional ids are those that the next one begins with. The claim stays
+    under the topic of that decision: under another one it would hide the decision from a repeated write of
+    that number, which would be doubled, or passed over. Raises SinkError, Unanswered.
     """
     assert identity.batch is not None, "others are not claimed"
-    if identity.consecutive or progress.next_batch == identity.batch + 1:
+    if identity.consecutive:
+        return replace(progress, topic=options.progress_topic)
+    if progress.next_batch == identity.batch + 1:
         return progress
     left = [one for one in progress.tasks if not one.settled]
     states = describe(brokers, [one.producer(identity.query).transactional_id for one in left])

@@ -155,8 +155,8 @@ class Ledger:
         """Make this run the one that may decide, unless it is; `first_batch`: of a query that has none yet.
 
         `check` raises what speaks against it, before the run that has the claim is fenced. `settle` gives
-        what the claim says of the newest decision, once no other run can decide any more, and before any task
-        of this run writes. Raises SinkError, Unanswered.
+        what the claim says of the newest decision, and the topic at which it says so, once no other run can
+        decide any more, and before any task of this run writes. Raises SinkError, Unanswered.
         """
         deadline = self._brokers.deadline()
         turn_comes = time.monotonic() + min(turn, _MOST_TURNS) * _TURN_SECONDS
@@ -188,9 +188,7 @@ class Ledger:
         if found is None:
             found = Progress(first_batch, run, producer.producer_id, producer.epoch, (), self._topic)
         found = settle(found)
-        claimed = replace(
-            found, run=run, producer_id=producer.producer_id, epoch=producer.epoch, topic=self._topic
-        )
+        claimed = replace(found, run=run, producer_id=producer.producer_id, epoch=producer.epoch)
         self._write(producer, claimed)
         return claimed
 
@@ -200,7 +198,7 @@ class Ledger:
         After Unanswered it may have been decided or not.
         """
         producer = Producer(group_of(self._query), claimed.producer_id, claimed.epoch)
-        decided = replace(claimed, next_batch=batch + 1, tasks=tuple(tasks))
+        decided = replace(claimed, next_batch=batch + 1, tasks=tuple(tasks), topic=self._topic)
         self._write(producer, decided)
         return decided
 
@@ -215,7 +213,7 @@ class Ledger:
     def _write(self, producer: Producer, progress: Progress) -> None:
         parts = _encoded(progress)
         for number, metadata in enumerate(parts):
-            offsets = {(self._topic, 0): progress.next_batch}
+            offsets = {(progress.topic, 0): progress.next_batch}
             commit_offsets(self._brokers, producer, self._group(number), offsets, metadata)
         end(self._brokers, producer, commit=True)
 
