@@ -180,7 +180,7 @@ class FolderStorage(Storage):
         return self._said(f"{self.url}: object {key}: {error.strerror}", error)
 
     def _said(self, what: str, error: OSError) -> StorageError:
-        """The error of a file, which stays if this user may not read it; a whole folder may be mounted yet."""
+        """The error of a file. It stays where this user may not read; a whole folder may be mounted yet."""
         if isinstance(error, PermissionError):
             self._check_there()
             return StorageError(what)

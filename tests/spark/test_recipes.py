@@ -13,8 +13,6 @@ from typing import Any
 
 import duckdb
 import pytest
-from deltalake import DeltaTable
-from pyiceberg.catalog import load_catalog
 from pyspark.sql import SparkSession
 
 import strandline.audit
@@ -86,8 +84,10 @@ def test_exports_are_read_back_by_spark_and_the_libraries_of_tables(
 
     for format in ("parquet", "delta", "iceberg"):
         export(format)
-    lake, tables, listed, expire = blocks(EXPORT, "python")
-    names: dict[str, Any] = {"spark": spark, "DeltaTable": DeltaTable, "load_catalog": load_catalog}
+    lake, tables, listed, expire = (
+        text.replace("/srv/iceberg", "/srv/tables") for text in blocks(EXPORT, "python")
+    )
+    names: dict[str, Any] = {"spark": spark}
     exec(lake.replace("/srv/lake", str(tmp_path / "parquet" / "tables")), names)
     told = {row["topic"]: row["count"] for row in names["lake"].groupBy("topic").count().collect()}
     assert told == counts
@@ -102,7 +102,8 @@ def test_exports_are_read_back_by_spark_and_the_libraries_of_tables(
     ]
     assert by_spark == sorted(wanted)
 
-    delta, iceberg = (ast.unparse(one) for one in ast.parse(tables).body)
+    *imports, delta, iceberg = (ast.unparse(one) for one in ast.parse(tables).body)
+    exec("\n".join(imports), names)
     for format, expression in (("delta", delta), ("iceberg", iceberg)):
         frame = eval(expression.replace("/srv", str(tmp_path / format)), names)
         assert len(frame) == counts["orders"]
