@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 class PatientStorage(Storage):
     """Another storage, asked again while it does not answer. Several threads may ask at once."""
 
+    ends_with_parent = True
+    """Whether the process is one of Spark's, for whose answer no other waits once Spark has ended."""
+
     def __init__(self, storage: Storage, patience: float = PATIENCE_SECONDS) -> None:
         self.url, self.options, self.window_bytes = storage.url, storage.options, storage.window_bytes
         self.patience = patience

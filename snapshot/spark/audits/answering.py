@@ -33,6 +33,8 @@ class AnsweringStorage(PatientStorage):
     takes for a finding.
     """
 
+    ends_with_parent = False  # which may be a shell
+
     def _patiently(self, ask: Callable[[], Answer]) -> Answer:
         for _ in range(TRIES):
             try:

@@ -147,8 +147,9 @@ def check(options: SinkOptions, progress: Progress | None, identity: Identity) -
         )
     if identity.batch < newest:
         raise SinkError(
-            f"{identity} was written long ago, the newest is {newest}: two queries share a name, or the "
-            "checkpoint location is an old copy. Use the newest one, or begin with an empty one"
+            f"{identity} was written long ago, the newest is {newest}: two runs of the query are under "
+            "way, two queries share a name, or the checkpoint location is an old copy. End one of the two, "
+            "or use the newest location; with an empty one all is written again"
         )
     ahead = identity.batch > progress.next_batch and identity.consecutive
     if ahead and not options.write_unknown:
