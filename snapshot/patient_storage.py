@@ -70,9 +70,7 @@ class PatientStorage(Storage):
                 answer = ask()
             except NoAnswer as error:
                 left = self._left(error)
-                if (
-                    left <= 0 or os.getppid() != parent
-                ):  # Spark has ended, and no process waits for the answer
+                if left <= 0 or (self.ends_with_parent and os.getppid() != parent):
                     raise
                 time.sleep(min(wait, left))
                 wait = min(2 * wait, LONGEST_WAIT_SECONDS)

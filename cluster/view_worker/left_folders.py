@@ -13,11 +13,10 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from strandline.node.objectstore.unfinished_files import APART, PARTIAL
+from strandline.node.objectstore.unfinished_files import APART, LOCK, PARTIAL
 
 LEFT_SECONDS: Final = 3600.0
 """Age of a lock, from its first process on, at which no process is amid its first start any more."""
-_LOCK: Final = ".lock"
 _PROCESS = re.compile(r"(.+)-\d+-(?:live|next)")
 """A process's name as an owner of unfinished files: its node's, its attempt, and its phase."""
 
@@ -31,21 +30,21 @@ def remove_left_folders(root: str, owner: str) -> None:
     shared = os.path.join(root, PARTIAL)
     with suppress(OSError):
         for name in os.listdir(shared):
-            other = _PROCESS.fullmatch(name.removesuffix(_LOCK))
-            if own and other and name.endswith(_LOCK) and other[1] == own[1] and other[0] != owner:
+            other = _PROCESS.fullmatch(name.removesuffix(LOCK))
+            if own and other and name.endswith(LOCK) and other[1] == own[1] and other[0] != owner:
                 with suppress(OSError):
                     _remove(os.path.join(shared, other[0]))
 
 
 def _remove(folder: str) -> None:
     """Remove a process's folders and its lock; raises OSError if it is there, or may just have begun."""
-    lock = os.open(folder + _LOCK, os.O_RDWR | os.O_CLOEXEC)
+    lock = os.open(folder + LOCK, os.O_RDWR | os.O_CLOEXEC)
     try:
         if time.time() - os.fstat(lock).st_mtime < LEFT_SECONDS:
             return
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for one in (folder + APART, folder):
             shutil.rmtree(one, ignore_errors=True)
-        os.unlink(folder + _LOCK)
+        os.unlink(folder + LOCK)
     finally:
         os.close(lock)

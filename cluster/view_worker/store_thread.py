@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 from strandline.cluster.view_worker.left_folders import remove_left_folders
 from strandline.node.objectstore.opening import StorePlace, open_store
@@ -42,7 +41,7 @@ class StoreThread:
         self._loop = NodeLoop()
         threading.Thread(target=self._loop.run_forever, name="store", daemon=True).start()
         self._store = self._run(self._open(place))
-        if not urlsplit(place.url).scheme:
+        if place.is_folder:
             remove_left_folders(place.url, place.owner)
 
     async def _open(self, place: StorePlace) -> ObjectStore:

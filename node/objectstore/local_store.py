@@ -37,7 +37,7 @@ from strandline.node.objectstore.store import (
     check_put,
     check_range,
 )
-from strandline.node.objectstore.unfinished_files import PARTIAL, ObjectDisk, UnfinishedFiles
+from strandline.node.objectstore.unfinished_files import LOCK, PARTIAL, ObjectDisk, UnfinishedFiles
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class LocalStore(ObjectStore):
             raise NotDone("open", root, "the store's folder is missing", retriable=True, cure=BRING_BACK)
         try:
             disk.mkdir(unfinished.folder)
-            release = disk.lock(unfinished.folder + ".lock")
+            release = disk.lock(unfinished.folder + LOCK)
         except BlockingIOError as error:
             reason = f"another process uses this folder as {owner}"
             todo = "stop that process, or give one of the two another node.id"

@@ -29,6 +29,11 @@ class StorePlace:
     """Names this process among all that share a folder."""
 
     @property
+    def is_folder(self) -> bool:
+        """Whether the objects are files below a folder, and `url` its path."""
+        return not urlsplit(self.url).scheme
+
+    @property
     def is_shared(self) -> bool:
         """Whether other processes see the same objects."""
         return urlsplit(self.url).scheme != "memory"
@@ -52,7 +57,7 @@ def open_store(
     """
     store: ObjectStore
     hedging = None
-    if urlsplit(place.url).scheme:
+    if not place.is_folder:
         plain_http = place.options.get("endpoint", "").startswith("http://")
         store = ObstoreStore(
             place.url,

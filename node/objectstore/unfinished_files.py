@@ -15,6 +15,8 @@ from strandline.node.raft.disk import Disk
 
 PARTIAL: Final = ".partial"
 """Folder of unfinished files; no key begins with a dot, so it is no part of any listing."""
+LOCK: Final = ".lock"
+"""Behind the name of a process's folder: the file that it has locked."""
 APART: Final = ".apart"
 """Ends the name of the folder that has a process's many. They are not in the folder of its own name: there
 earlier releases remove all that is, as files, and would not start for a folder."""

@@ -182,8 +182,9 @@ def _temporary(configs: Mapping[str, str]) -> str:
         folder = tempfile.gettempdir()
     except FileNotFoundError:  # where nothing can be written, which is said where a folder is made
         return ""
-    named = any(_TEMPORARY in one for one in _theirs(configs))
-    return "" if named or folder == "/tmp" or not _PLAIN.fullmatch(folder) else f"-D{_TEMPORARY}={folder}"
+    if folder == "/tmp" or not _PLAIN.fullmatch(folder) or any(_TEMPORARY in one for one in _theirs(configs)):
+        return ""
+    return f"-D{_TEMPORARY}={folder}"
 
 
 def _archive(java_said: str, flags: str, configs: Mapping[str, str]) -> str:

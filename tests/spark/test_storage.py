@@ -7,6 +7,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ import pytest
 from obstore.store import from_url
 
 from strandline.snapshot import storage as storage_module
+from strandline.snapshot.spark.audits.answering import AnsweringStorage
 from strandline.snapshot.spark.audits.run import NothingToAudit, check_input
 from strandline.snapshot.spark.options import SourceError
 from strandline.snapshot.storage import (
@@ -141,6 +143,26 @@ def test_a_folder_that_goes_while_it_is_listed_is_no_shorter_list(tmp_path: Path
     place.rename(tmp_path / "away")
     with pytest.raises(NoAnswer, match="the folder is gone, or empty"):
         list(files)
+
+
+def test_an_audit_waits_on_where_the_shell_that_began_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of Spark's ends its wait with Spark; an audit's parent is not what waits for the answer."""
+    place, away, waits = tmp_path / "objects", tmp_path / "away", list[float]()
+    (place / "a").mkdir(parents=True)
+    storage = AnsweringStorage(open_storage(str(place)))
+    place.rename(away)
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 5:
+            away.rename(place)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(os, "getppid", lambda: len(waits))
+    assert storage.folders("") == ["a"]
+    assert len(waits) == 5
 
 
 def test_what_may_not_be_read_is_refused_and_no_silence(
