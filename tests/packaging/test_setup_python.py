@@ -49,3 +49,13 @@ def test_a_real_interpreter_tells_its_own_path(tmp_path: Path) -> None:
 def test_one_that_is_named_is_the_only_one_looked_at(tmp_path: Path, named: str, answer: str) -> None:
     chosen = found(tmp_path, {"python3": 1, "slow": 1_000}, UV_PYTHON=str(tmp_path / named))
     assert chosen == (str(tmp_path / answer) if answer else "")
+
+
+def test_interpreters_take_turns_so_that_a_slow_second_of_the_machine_decides_nothing(tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    (tmp_path / "python3.14").write_text(
+        f"#!/bin/sh\nprintf x >>{asked}\n[ $(wc -c <{asked}) -gt 1 ] && echo 800 $0 || echo 2000 $0\n"
+    )
+    (tmp_path / "python3.14").chmod(0o755)
+    assert found(tmp_path, {"python3": 1_000}) == str(tmp_path / "python3.14")
+    assert 2 < len(asked.read_text()) < 20
