@@ -29,6 +29,9 @@ _TOPIC_SECONDS = 30.0
 _FLUSH_SECONDS = 120.0
 _IDLE_READS = 5
 _ROUND_SECONDS = 60.0
+QUEUE_FULL_MS = 10
+"""Time after which a consumer of librdkafka whose queue was full asks again. By itself that is a second, in
+which it empties its queue and then sleeps: the quicker the servers fill the queue, the longer."""
 
 
 class Peer(Protocol):
@@ -417,6 +420,7 @@ def _reader(peer: Peer, topic: str, partitions: int) -> Consumer:
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 4 << 20,
             "queued.max.messages.kbytes": 128 * 1024,
+            "fetch.queue.backoff.ms": QUEUE_FULL_MS,
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])

@@ -9,9 +9,11 @@ import time
 from types import SimpleNamespace
 from typing import cast
 
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import Consumer, Producer
 
-from tests.programs.bench.kafka_measure import Amount, Peer, Servers, at_rate
+from tests.programs.bench import kafka_measure
+from tests.programs.bench.kafka_measure import Amount, Peer, Servers, at_rate, read_back
 
 BURN = "import time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 
@@ -25,6 +27,19 @@ def test_processor_time_of_a_child_that_ended_is_not_lost() -> None:
     began = servers.processor()
     subprocess.run([sys.executable, "-c", BURN], check=True)
     assert servers.processor() - began > 0.25
+
+
+def test_a_reader_whose_queue_was_full_does_not_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, object]] = []
+
+    def consumer(settings: dict[str, object]) -> Consumer:
+        made.append(settings)
+        return Consumer(settings)
+
+    monkeypatch.setattr(kafka_measure, "Consumer", consumer)
+    peer = SimpleNamespace(bootstrap="127.0.0.1:1", security={})
+    assert read_back(cast(Peer, peer), "topic", 1, 0, 1000)[1] == []
+    assert cast(int, made[0]["fetch.queue.backoff.ms"]) <= 20
 
 
 def test_a_client_that_sends_at_a_rate_leaves_the_processor_to_the_servers() -> None:
