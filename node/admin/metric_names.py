@@ -668,7 +668,7 @@ COLLECTION: Final = (
         "strandline_collector_lag_seconds",
         _G,
         "seconds",
-        "Time since the oldest closed epoch above the bound was closed.",
+        "Time since the oldest closed epoch above the bound was closed; 0 while none has objects.",
     ),
     Metric("strandline_collector_paused", _G, "0 or 1", "Whether collection is paused in the cluster."),
     Metric("strandline_collector_broken", _G, "0 or 1", "Whether the collector stopped and needs a reset."),

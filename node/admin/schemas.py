@@ -502,7 +502,9 @@ COLLECTION: Final = record(
         last_error=maybe("string", "Error of the last sweep, if it failed."),
         bound=value("integer", "Objects up to this epoch are deleted: M as it was a grace period ago."),
         lag_epochs=value("integer", "Number of closed epochs above the bound."),
-        lag_seconds=value("number", "Time since the oldest of these epochs was closed."),
+        lag_seconds=value(
+            "number", "Time since the oldest of these epochs was closed; 0 while none has objects."
+        ),
         shards=rows(INTEGER, "Nodes whose objects this one collects."),
         sweeps=value("integer", "Sweeps over all these shards."),
         lists=value("integer", "Listings."),

@@ -247,16 +247,13 @@ class NodeParts:
             self.node_id,
             lambda: self.members.writers,
             loop=loop,
+            calls=self.calls,
             newest_epoch=self.epoch.current,
+            written_epoch=lambda: self.batcher.newest_epoch,
             may_begin=lambda: self.registered,
         )
         self.gone_topics = GoneTopics(
-            store,
-            self.host,
-            self.controller,
-            config.level_one.sweep_seconds,
-            config.collector,
-            loop=loop,
+            store, self.host, self.controller, config.level_one.sweep_seconds, config.collector, loop=loop
         )
         self.replicas = HostedReplicas(
             self.host, self.recorders, self.leaders, self.partitions, self.coordinators, self._new_partition

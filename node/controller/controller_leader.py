@@ -1,4 +1,5 @@
-"""Work of the controller's leader: it names the cluster, fences silent nodes, and advances the cluster epoch.
+"""Work of the controller's leader: it names the cluster, fences silent nodes, and advances the cluster epoch
+as long as any node has objects that wait for that.
 
 The leader decides by its own clock, from the heartbeats that it received, whether a node is alive. Only
 decisions go into the log, each with its grounds (docs/controller.md, "Nodes"). A new leader does not know the
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT: Final = "controller.heartbeat"
 LEAVING: Final = "controller.leaving"
+EPOCH_NEEDED: Final = "controller.epoch_needed"
 TICK_SECONDS: Final = 0.25
 SILENT_SECONDS: Final = 3.0
 """A node not heard for this long is fenced: six heartbeats."""
@@ -58,6 +60,7 @@ class ControllerLeader:
         loop: asyncio.AbstractEventLoop,
         wall_ms: Callable[[], int],
     ) -> None:
+        self._calls = calls
         self._cluster_id = cluster_id
         self._incarnation = incarnation
         self._epoch_seconds = epoch_seconds
@@ -130,7 +133,16 @@ class ControllerLeader:
                     await self._propose(term, command)
             if now >= advance_at:
                 advance_at = now + self._epoch_seconds
-                await self._propose(term, AdvanceClusterEpoch(machine.cluster_epoch + 1))
+                if await self._newer_epoch_is_needed(machine):
+                    await self._propose(term, AdvanceClusterEpoch(machine.cluster_epoch + 1))
+
+    async def _newer_epoch_is_needed(self, machine: Controller) -> bool:
+        """Whether a node has objects that can go only under a newer epoch. One that does not say may have."""
+        nodes = [node for node, known in machine.nodes.items() if not known.fenced]
+        calls = [self._calls.call(node, EPOCH_NEEDED, [], TICK_SECONDS) for node in nodes]
+        tasks = [self._loop.create_task(call) for call in calls]
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        return any(answer is not False for answer in answers)
 
     def _judge(self, registration: NodeRegistration, now: float) -> Command | None:
         """The command that a node's state calls for, if any."""

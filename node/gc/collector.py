@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from strandline.node.config.node_config import CollectorSection
 from strandline.node.controller.client import ControllerClient
+from strandline.node.controller.controller_leader import EPOCH_NEEDED
 from strandline.node.gc.collectable_epochs import CollectableEpochs
 from strandline.node.gc.grace import Grace
 from strandline.node.level_zero.shards import (
@@ -29,6 +30,7 @@ from strandline.node.level_zero.shards import (
     shards_of,
 )
 from strandline.node.objectstore.store import MAX_DELETE, ObjectStore, StoreError
+from strandline.node.rpc import MeshCalls
 from strandline.statemachine.object_names import parse_object_name, shard_prefix
 
 log = logging.getLogger(__name__)
@@ -83,12 +85,15 @@ class Collector:
         writers: Callable[[], Collection[int]],
         *,
         loop: asyncio.AbstractEventLoop,
+        calls: MeshCalls,
         newest_epoch: Callable[[], int],
+        written_epoch: Callable[[], int],
         may_begin: Callable[[], bool],
     ) -> None:
         """`writers()` are all nodes that may have objects, removed ones too; `newest_epoch` is what names
-        this node's objects. `may_begin` says whether the local replica of the controller has what was
-        committed when this process started: an old state may not know that collecting is paused."""
+        this node's objects, `written_epoch` what named the last of them. `may_begin` says whether the local
+        replica of the controller has what was committed when this process started: an old state may not know
+        that collecting is paused."""
         self.measures = CollectorMeasures()
         self.broken: str | None = None
         """The broken invariant, if any; nothing is deleted here until `reset`."""
@@ -102,10 +107,15 @@ class Collector:
         self._writers = writers
         self._loop = loop
         self._newest_epoch = newest_epoch
+        self._written_epoch = written_epoch
         self._may_begin = may_begin
         self._grace = Grace(config.grace_seconds)
         self._swept: tuple[int, tuple[int, ...]] | None = None
         """Bound and shards of the last sweep that came to its end."""
+        self._above = True
+        """Whether the last sweep left an object above the bound, or may have."""
+        self._rested_at = float("-inf")
+        """When no newer epoch was needed last."""
         self._full_at = 0.0
         self._fronts: dict[int, str] = {}
         """By shard, the last of the foreign names in front of all others: skipped but for full sweeps."""
@@ -114,6 +124,7 @@ class Collector:
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        calls.serve(EPOCH_NEEDED, self._on_asked)
 
     def start(self) -> None:
         """Begin to sweep."""
@@ -157,8 +168,17 @@ class Collector:
 
     @property
     def lag_seconds(self) -> float:
-        """Seconds since the oldest of them was closed, as far as this process saw."""
-        return self._grace.lag_seconds(self._loop.time())
+        """Seconds since the oldest of them was closed, as far as this process saw; 0 while none has
+        objects."""
+        if not self.needs_newer_epoch:
+            return 0.0
+        now = self._loop.time()
+        return min(self._grace.lag_seconds(now), now - self._rested_at)
+
+    @property
+    def needs_newer_epoch(self) -> bool:
+        """Whether there are objects above the bound, or may be: the bound rises only behind a newer epoch."""
+        return self._above or self._written_epoch() > self.bound
 
     def status(self) -> dict[str, Any]:
         """Plain values for people."""
@@ -220,6 +240,8 @@ class Collector:
     async def _turn(self) -> None:
         """Take note of M, and sweep if there is a reason to."""
         bound, now = self._observe(), self._loop.time()
+        if not self.needs_newer_epoch:
+            self._rested_at = now
         if not bound or not self._may_delete():
             return
         shards = tuple(self.shards())
@@ -230,11 +252,13 @@ class Collector:
             behind = behind_epoch(self._node, self._newest_epoch())
             check_epochs(await self._store.list(shard_prefix(self._node), behind, PAGE), self._newest_epoch())
             self._fronts.clear()
-        foreign = 0
+        foreign, above = 0, False
         for shard in shards:
-            foreign += await self._sweep(shard)
+            more, left = await self._sweep(shard)
+            foreign, above = foreign + more, above or left
             if not self._may_delete():
                 return
+        self._above = above
         self._swept = (bound, shards)
         if full:
             self._full_at = now + FULL_SWEEP_SECONDS
@@ -252,10 +276,11 @@ class Collector:
     def _may_delete(self) -> bool:
         return self._may_begin() and not self.paused
 
-    async def _sweep(self, shard: int) -> int:
-        """Delete collectable objects of one shard, lowest name first; returns the number of foreign names."""
+    async def _sweep(self, shard: int) -> tuple[int, bool]:
+        """Delete collectable objects of one shard, lowest name first; returns the number of foreign names,
+        and whether an object stayed."""
         prefix, after = shard_prefix(shard), self._fronts.get(shard, "")
-        foreign, front = 0, True
+        foreign, front, left = 0, True, True
         while self._may_delete():
             names = await self._store.list(prefix, after, PAGE)
             self.measures.lists += 1
@@ -268,10 +293,15 @@ class Collector:
             front = front and not page.names
             await self._delete(page.names, shard, bound)
             if page.ended or len(names) < PAGE:
+                left = page.ended
                 break
             assert names[-1] > after, f"a listing of {prefix} behind {after} ends with {names[-1]}"
             after = names[-1]
-        return foreign
+        return foreign, left
+
+    async def _on_asked(self, _peer: int, _payload: Any) -> bool:
+        """`[]` gives whether this node needs a newer cluster epoch."""
+        return self.needs_newer_epoch
 
     async def _delete(self, names: Sequence[str], shard: int, bound: int) -> None:
         """Delete at the configured rate, as long as collecting is not paused."""

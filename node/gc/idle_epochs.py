@@ -3,7 +3,8 @@
 An append brings its window along, and with it M(p) moves on. A partition without appends would stay at the
 epoch of its last one. So its leader has it accept the newest epoch, through the fence and the log like any
 write, once it lags so far behind that it is worth an entry. Twice, because a window keeps the epoch that was
-newest before as its lower end.
+newest before as its lower end. The more partitions a node leads, the further they may lag: all of them
+together cost it a bounded number of entries a second.
 
 What names objects is left alone: as long as something older than the window holds M(p) back, a batch that is
 not lifted to level one yet or a leased checkpoint, moving the window would gain nothing.
@@ -29,6 +30,9 @@ AT_ONCE: Final = 128
 """Partitions that move on at the same time: those that were created together lag together."""
 ADVANCE_SECONDS: Final = 10.0
 """A leader that cannot reach a majority has stepped down long before."""
+AT_FULL_PACE: Final = 250
+"""Partitions led here that follow as `advance_lag_epochs` says. Twice as many lag twice as far, and so on:
+with the defaults a node writes eight entries a second for them at most."""
 SLICE: Final = 512
 """Partitions looked at in one turn of the loop: well under a millisecond."""
 
@@ -52,6 +56,8 @@ class IdleEpochs:
         self._config = config
         self._loop = loop
         self._wall_ms = wall_ms
+        self._lag = float(config.advance_lag_epochs)
+        """Epochs that a partition led here may be behind."""
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._first = 0
         self._task: asyncio.Task[None] | None = None
@@ -75,6 +81,8 @@ class IdleEpochs:
 
     async def _look(self) -> None:
         partitions = [*self._partitions]
+        led = sum(partition.leads for partition in partitions)
+        self._lag = self._config.advance_lag_epochs * max(1.0, led / AT_FULL_PACE)
         first = self._first % max(1, len(partitions))
         # Where the last look had to stop: those in front, if they are stuck, must not keep the rest waiting.
         for number, partition in enumerate(partitions[first:] + partitions[:first]):
@@ -92,7 +100,7 @@ class IdleEpochs:
         """Whether the epochs that a partition still accepts, and nothing else, hold M(p) far back."""
         machine = partition.machine
         accepted = machine.previous_applied_epoch
-        if self._epoch.current() - accepted <= self._config.advance_lag_epochs:
+        if self._epoch.current() - accepted <= self._lag:
             return False
         # Leases run in the state's time, which stands still while nothing is written. By the clock this one
         # may have ended, and the entry that lets the partition follow lets its time pass too.

@@ -79,6 +79,8 @@ class Batcher:
         self.staged_batches = 0
         self.uploads = 0
         """Uploads in progress."""
+        self.newest_epoch = 0
+        """Of the newest object whose upload was begun; 0 without one."""
         self.window = UploadWindow(
             min(config.max_uploads, store.max_puts), config.max_upload_bytes, loop.time
         )
@@ -244,7 +246,7 @@ class Batcher:
         return True
 
     def _upload(self, staged: list[_Staged], why: FlushReason) -> None:
-        epoch = self._epoch()
+        epoch = self.newest_epoch = self._epoch()
         self._made += 1
         unique = self._boot.to_bytes(10, "big") + self._made.to_bytes(6, "big")
         identity = object_id(self._shard, self._node, unique)

@@ -312,7 +312,9 @@ class Partition(LedReplica):
     def _on_tick(self) -> None:
         self._tick = self._loop.call_later(TICK_SECONDS, self._on_tick)
         window, now = self.fence.window, self._agreed_ms()
-        counts = len(self.machine.producers) or len(self.machine.holds)
+        # What may be waiting for time to pass, which an entry alone brings along.
+        machine = self.machine
+        counts = len(machine.producers) or len(machine.holds) or len(machine.removed)
         if window is not None and now is not None and counts:
             # Unanswered: should it be lost, the next one does the same.
             self._replicate(self._tick_at(now), window.term)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strandline.node.broker.broker import Broker
 from strandline.node.config.node_config import CollectorSection, NodeConfig
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_state import Topic
 from tests.controller.brokers import Brokers
+from tests.simulation.node import SimNode
 
 LAG = 3
 
 
 class GcBrokers(Brokers):
-    """One epoch a second; no grace; sweeps twice a second; topics' leftovers are looked for every two."""
+    """One epoch a second; no grace; sweeps twice a second; topics' leftovers are looked for every two.
+
+    The epoch rises all the time, as where something is written in each; with `rests` only while it has to.
+    """
+
+    def __init__(self, seed: int = 1, *, rests: bool = False) -> None:
+        self.rests = rests
+        super().__init__(seed=seed)
+
+    def made(self, sim: SimNode) -> Broker:
+        broker = super().made(sim)
+        if not self.rests:
+            broker.collector._written_epoch = lambda: broker.epoch.current()
+        return broker
 
     def __enter__(self) -> GcBrokers:
         super().__enter__()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.node.controller.controller_leader import EPOCH_NEEDED
 from strandline.node.gc.collectable_epochs import SILENT_SECONDS
+from strandline.node.gc.collector import FULL_SWEEP_SECONDS
 from strandline.node.partition.batch import AppendResult, ProducedBatch
 from strandline.node.partition.partition import Partition
 from strandline.statemachine.controller.controller_commands import DeleteTopic, SetCollection
@@ -32,6 +34,99 @@ def test_m_follows_the_cluster_epoch_while_nobody_writes() -> None:
             assert brokers.behind() <= SLACK
         advances = sum(broker.idle_epochs.advances for broker in brokers.brokers.values())
         assert advances <= 16 * 2 * (brokers.epoch() / LAG + 1), "two entries each time one lags, not more"
+
+
+def test_the_epoch_rests_while_nothing_is_stored_and_rises_until_all_that_was_is_gone() -> None:
+    with GcBrokers(rests=True) as brokers:
+        topic = brokers.create_topic(1, "t", 12, 3)
+        brokers.pass_time(20)
+        rested = brokers.epoch()
+        advances = sum(broker.idle_epochs.advances for broker in brokers.brokers.values())
+        brokers.pass_time(30)
+        assert brokers.epoch() == rested
+        assert sum(broker.idle_epochs.advances for broker in brokers.brokers.values()) == advances
+        assert all(broker.collector.lag_seconds == 0 for broker in brokers.brokers.values())
+        node, partition = brokers.leading(topic)
+        assert isinstance(brokers.run(node, _append(partition)), Appended)
+        assert epochs(partition) == [rested]
+        brokers.pass_time(3)
+        assert brokers.brokers[node].collector.lag_seconds < 4, (
+            "not the time in which there was nothing to collect"
+        )
+        brokers.submit(1, DeleteTopic(topic.topic_id))
+        brokers.create_topic(1, "u", 12, 3)
+        brokers.wait(lambda: not brokers.stored(), 30)
+        risen = brokers.epoch()
+        assert risen > rested
+        brokers.pass_time(30)
+        assert brokers.epoch() <= risen + 1
+
+
+def test_what_a_dead_node_left_keeps_the_epoch_rising_and_so_does_a_node_that_does_not_say() -> None:
+    with GcBrokers(rests=True) as brokers:
+        brokers.create_topic(1, "t", 3, 3)
+        brokers.pass_time(20)
+        rested = brokers.epoch()
+        gone = brokers.follower()
+        brokers.put([name(rested, 1, shard=gone)])
+        brokers.crash(gone)
+        brokers.wait(lambda: not brokers.stored(), 30)
+        brokers.pass_time(5)
+        rested = brokers.epoch()
+        brokers.pass_time(30)
+        assert brokers.epoch() == rested, "a dead node is not asked"
+        leader = brokers.brokers[brokers.leader()]
+        silent = next(each for each in brokers.brokers.values() if each is not leader)
+        del silent.calls._handlers[EPOCH_NEEDED]
+        brokers.pass_time(10)
+        assert brokers.epoch() > rested + 5
+
+
+def test_what_lands_while_the_epoch_rests_goes_all_the_same() -> None:
+    """Uploads of a process that is gone: one of an epoch that was collected, and one of the newest."""
+    with GcBrokers(rests=True) as brokers:
+        brokers.create_topic(1, "t", 3, 3)
+        gone = brokers.follower()
+        brokers.crash(gone)
+        brokers.pass_time(30)
+        rested = brokers.epoch()
+        brokers.pass_time(10)
+        assert brokers.epoch() == rested
+        bound = min(broker.collector.bound for broker in brokers.brokers.values())
+        brokers.put([name(bound, 1, shard=gone)])
+        brokers.wait(lambda: not brokers.stored(), FULL_SWEEP_SECONDS + 10)
+        assert brokers.epoch() == rested
+        brokers.put([name(rested, 2, shard=gone)])
+        brokers.wait(lambda: not brokers.stored(), FULL_SWEEP_SECONDS + 30)
+        brokers.pass_time(5)
+        rested = brokers.epoch()
+        brokers.pass_time(30)
+        assert brokers.epoch() == rested
+
+
+def test_a_process_that_could_not_look_yet_keeps_the_epoch_rising_and_a_new_leader_goes_on_with_it() -> None:
+    with GcBrokers(rests=True) as brokers:
+        brokers.create_topic(1, "t", 3, 3)
+        brokers.pass_time(20)
+        rested = brokers.epoch()
+        node = brokers.follower()
+        brokers.crash(node)
+        brokers.start(node)
+        brokers.wait(brokers.all_know_all)
+        brokers.store.stall()
+        risen = brokers.epoch()
+        brokers.pass_time(20)
+        assert brokers.epoch() > max(rested, risen) + 5, "it may have left something"
+        brokers.store.unstall()
+        brokers.crash(brokers.leader())
+        brokers.pass_time(40)
+        rested = brokers.epoch()
+        brokers.pass_time(30)
+        assert brokers.epoch() == rested
+        node, partition = brokers.leading(brokers.brokers[brokers.leader()].controller.machine.topics[0])
+        assert isinstance(brokers.run(node, _append(partition)), Appended)
+        brokers.pass_time(10)
+        assert brokers.epoch() > rested + 5, "the new leader asks, too"
 
 
 def test_each_node_collects_its_shard_and_the_living_those_of_the_dead() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.node.config.node_config import CollectorSection
+from strandline.node.controller.controller_leader import EPOCH_NEEDED
 from strandline.node.gc.collectable_epochs import Maximum
 from strandline.node.gc.collector import FULL_SWEEP_SECONDS, MAX_PAUSE_SECONDS, PAGE, Collector
 from strandline.node.objectstore.store import MAX_DELETE, NotDone, OutcomeUnknown, StoreError
@@ -40,13 +41,19 @@ class Site:
         self.store = ListedStore()
         self.m = 0
         self.registered = True
+        self.written = 0
         self.machine = self.log.machine
         config = CollectorSection(grace_seconds=grace, deletes_per_second=rate)
         me = cast(Any, self)
         self.collector = Collector(
             self.store, config, me, me, 1, lambda: nodes, loop=self.node.loop,
-            newest_epoch=lambda: self.machine.cluster_epoch, may_begin=lambda: self.registered,
+            calls=me, newest_epoch=lambda: self.machine.cluster_epoch, written_epoch=lambda: self.written,
+            may_begin=lambda: self.registered,
         )  # fmt: skip
+
+    def serve(self, method: str, handler: Any) -> None:
+        assert method == EPOCH_NEEDED
+        self.asked = handler
 
     def maximum(self) -> Maximum:
         return Maximum(self.m, self.machine.cluster_epoch, None, None, None, None)
@@ -94,6 +101,52 @@ def test_what_is_not_above_m_goes_and_no_name_behind_is_read(site: Site) -> None
     assert site.sweeps() == [("l0/0001/", ""), ("l0/0001/", name(5, 199))]
     measures = site.collector.measures
     assert (measures.listed, measures.deleted, measures.lists, measures.sweeps) == (2_000, 1_400, 2, 1)
+
+
+def test_a_newer_epoch_is_needed_while_there_are_objects_above_the_bound(site: Site) -> None:
+    def needed() -> bool:
+        answer: bool = site.run(site.asked(1, []))
+        return answer
+
+    assert needed(), "nothing was looked at yet"
+    site.store.add([name(4), name(9), name(3, shard=2)])
+    site.m = 5
+    site.sweep()
+    assert needed()
+    site.m = 9
+    assert needed(), "until it was swept"
+    site.sweep()
+    assert not needed()
+    site.written = 10
+    assert needed()
+    site.m = 10
+    site.sweep()
+    assert not needed()
+    site.store.add([name(11, shard=3, node=3)])
+    site.log.do(FenceNode(3, site.machine.nodes[3].heard_index, 0))
+    site.sweep()
+    assert needed(), "of a node that is not there any more"
+    site.m = 12
+    site.store.add([name(13)])
+    site.sweep()
+    assert site.collector.shards() == [1, 3]
+    assert needed(), "also when the other shard is empty"
+
+
+@pytest.mark.parametrize("pages", [4, 0.5])
+def test_a_sweep_that_is_paused_does_not_know_what_it_left(site: Site, pages: float) -> None:
+    """Neither behind the page at which it stopped, nor in the shards that it did not come to."""
+    site.store.add([name(1 + n // PAGE, n) for n in range(int(pages * PAGE))])
+    site.log.do(FenceNode(3, site.machine.nodes[3].heard_index, 0))
+
+    async def paused(_: Sequence[str]) -> None:
+        site.registered = False
+
+    site.store.on_delete = paused
+    site.m = 9
+    site.sweep()
+    site.registered = True
+    assert site.collector.needs_newer_epoch
 
 
 def test_while_m_stays_nothing_is_listed_but_now_and_then_from_the_front(site: Site) -> None:
@@ -519,6 +572,7 @@ def test_a_dry_run_shows_what_would_go_and_deletes_nothing(site: Site) -> None:
 
 def test_the_status_says_how_far_it_is_behind(site: Site) -> None:
     site.m = 99
+    site.store.add([name(100)])
     site.start()
     assert site.collector.lag_epochs == 0
     site.log.do(AdvanceClusterEpoch(103))
@@ -527,6 +581,10 @@ def test_the_status_says_how_far_it_is_behind(site: Site) -> None:
     status = site.collector.status()
     assert (status["bound"], status["lag_epochs"], status["paused"]) == (99, 3, False)
     assert 25 <= status["lag_seconds"] <= 40
+    site.m = 100
+    site.pass_time(10)
+    status = site.collector.status()
+    assert (status["lag_epochs"], status["lag_seconds"]) == (2, 0), "nothing that is left has these epochs"
     assert status["shards"] == [1]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from strandline.node.config.node_config import CollectorSection
-from strandline.node.gc.idle_epochs import ADVANCE_SECONDS, AT_ONCE, SLICE, IdleEpochs
+from strandline.node.gc.idle_epochs import ADVANCE_SECONDS, AT_FULL_PACE, AT_ONCE, SLICE, IdleEpochs
 from strandline.statemachine.partition.partition_commands import AdvanceEpoch
 from tests.gc.parts import Group
 from tests.level_zero.samples import started
@@ -129,6 +129,23 @@ def test_two_entries_bring_it_to_the_present_and_then_there_is_peace() -> None:
         site.epoch += 1
         site.run(5)
         assert site.partitions[0].executed[2:] == [105, 106]
+
+
+def test_the_more_there_are_the_further_they_may_lag() -> None:
+    site = Site(3 * AT_FULL_PACE, epoch=100 - 3 * LAG)
+    with site.world:
+        site.sim.call(site.idle.start)
+        site.run(20)
+        assert [partition for partition in site.partitions if partition.executed] == []
+        for partition in site.partitions[AT_FULL_PACE:]:
+            partition.leads = False
+        site.run(20)
+        assert site.idle.advances == 2 * AT_FULL_PACE, "only those that are led here count"
+        for partition in site.partitions:
+            partition.leads = True
+        site.epoch += 1
+        site.run(20)
+        assert site.idle.advances == 2 * 3 * AT_FULL_PACE
 
 
 def test_few_at_a_time_and_those_that_are_stuck_keep_nobody_waiting() -> None:

@@ -10,12 +10,15 @@ from strandline.node.partition.partition import TICK_SECONDS
 from strandline.node.raft.outcome import NotLeader
 from strandline.node.refusal import Reason, Refusal
 from strandline.statemachine.partition.epoch_window import EpochWindow
+from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import (
     AdvanceEpoch,
+    AdvanceReconciled,
     AdvanceRemoval,
     Append,
     Checkpoint,
     CheckpointTaken,
+    Command,
     EpochAdvanced,
     PartitionOpcode,
     RemovalAdvanced,
@@ -220,6 +223,32 @@ def test_a_leader_ticks_for_producers_that_expire() -> None:
         before = len(lone.group.proposed)
         lone.loop.advance(3 * TICK_SECONDS)
         assert len(lone.group.proposed) == before
+
+
+def test_a_leader_ticks_for_removed_objects_so_that_the_lease_that_keeps_them_ends() -> None:
+    """Nothing else may be written for days: in the state time stands still then."""
+    with Lone() as lone:
+
+        def write(command: Command) -> None:
+            task = lone.run(lone.partition.execute(command))
+            lone.group.commit()
+            assert not isinstance(task.result(), (Refusal, Rejected))
+
+        machine = lone.partition.machine
+        filled(lone, 5)
+        end = machine.next_offset
+        write(AdvanceReconciled(0, [LevelOneExtent(0, end, lone.wall, 500, 1, 1, bytes(16))]))
+        write(Checkpoint(1000))
+        before = len(lone.group.proposed)
+        lone.loop.advance(3 * TICK_SECONDS)
+        assert len(lone.group.proposed) == before, "nothing waits for that lease"
+        write(SetStartOffset(end))
+        assert (len(machine.removed), machine.removable()) == (1, [])
+        lone.wall += 2000
+        lone.loop.advance(2 * TICK_SECONDS)
+        lone.group.commit()
+        assert machine.removable() == machine.removed
+        assert len(machine.removed) == 1
 
 
 def test_removal_advances_by_a_time_that_the_nodes_agree_on() -> None:

@@ -140,9 +140,14 @@ class _Collecting:
             1,
             lambda: [1],
             loop=self.loop,
+            calls=me,
             newest_epoch=lambda: 1_000_000,
+            written_epoch=lambda: 1_000_000,
             may_begin=lambda: True,
         )
+
+    def serve(self, method: str, handler: Any) -> None:
+        """No controller asks."""
 
     def maximum(self) -> Maximum:
         return Maximum(self._m, self.machine.cluster_epoch, None, None, None, None)

@@ -37,6 +37,7 @@ from strandline.node.objectstore.store import Buffer
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.host_settings import HostSettings
 from strandline.node.raft.wal.write_ahead_log import WalConfig
+from strandline.statemachine.controller.controller import Controller
 from tests.simulation.clock import Clock
 from tests.simulation.disk import SimCrash, SimDisk
 from tests.simulation.leases import holds_lease
@@ -230,6 +231,8 @@ class WholeCluster:
             )  # fmt: skip
         if not plan.leader_claims:
             broker.keeper._leads = lambda: True  # type: ignore[method-assign]
+        if not plan.epochs_rest:
+            broker.controller_leader._newer_epoch_is_needed = _always_needed  # type: ignore[method-assign]
         self._watch_groups(broker)
         self.on_broker(broker)
         try:
@@ -387,3 +390,8 @@ class WholeCluster:
                 )
             lines.append(f"node {node} {', '.join(states)}")
         return "; ".join(lines)
+
+
+async def _always_needed(machine: Controller) -> bool:
+    """As if something were stored in each epoch."""
+    return True

@@ -5,11 +5,14 @@ Nothing here is ever imported by the product.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from unittest.mock import patch
 
+from strandline.node.controller.controller_leader import EPOCH_NEEDED, ControllerLeader
 from strandline.node.gc import gone_topics
 from strandline.node.gc.collectable_epochs import CollectableEpochs, Maximum, ReportedEpoch
+from strandline.node.gc.collector import Collector
 from strandline.node.gc.gone_topics import GoneTopics
 from strandline.node.gc.grace import Grace
 from strandline.node.gc.idle_epochs import IdleEpochs
@@ -19,6 +22,7 @@ from strandline.node.objectstore.store import MAX_LIST
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.reader_holds import ReaderHolds
 from strandline.node.partition.refusals import result_of
+from strandline.statemachine.controller.controller import Controller
 from strandline.statemachine.partition.checkpoints import Checkpoints
 from strandline.statemachine.partition.epoch_window import EpochWindow
 from strandline.statemachine.partition.level_one import RemovedObject
@@ -109,6 +113,12 @@ async def _sweeps_never(self: Sweeper, replica: Any) -> None:
 
 async def _stays_idle(self: IdleEpochs) -> None:
     """Partitions that nobody writes to stay where they are."""
+
+
+async def _if_all_need(self: ControllerLeader, machine: Controller) -> bool:
+    nodes = [node for node, known in machine.nodes.items() if not known.fenced]
+    calls = [self._calls.call(node, EPOCH_NEEDED, [], 0.25) for node in nodes]
+    return all(answer is not False for answer in await asyncio.gather(*calls, return_exceptions=True))
 
 
 async def _forgets_gone(self: GoneTopics) -> None:
@@ -220,5 +230,15 @@ COLLECTION: Final = (
         "idle-epochs-stay",
         "partitions that nobody writes to do not follow the cluster epoch",
         lambda: (patch.object(IdleEpochs, "_look", _stays_idle),),
+    ),
+    Sabotage(
+        "needs-no-epoch",
+        "a node says that it needs no newer epoch, whatever it has above the bound",
+        lambda: (patch.object(Collector, "needs_newer_epoch", property(lambda _: False)),),
+    ),
+    Sabotage(
+        "all-must-need-it",
+        "the cluster epoch rises only where all nodes need that",
+        lambda: (patch.object(ControllerLeader, "_newer_epoch_is_needed", _if_all_need),),
     ),
 )

@@ -47,6 +47,8 @@ FOUND_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "gone-topics-kept": ("level zero drains, nothing is left over",),
     "orphans-kept": ("level zero drains, nothing is left over",),
     "idle-epochs-stay": ("level zero drains, nothing is left over",),
+    "needs-no-epoch": ("level zero drains, nothing is left over",),
+    "all-must-need-it": ("level zero drains, nothing is left over",),
     "any-folder": ("folders",),
     "folders-in-memory": ("folders",),
     "joins-as-a-founder": ("folders",),

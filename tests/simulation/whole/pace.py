@@ -22,7 +22,7 @@ from strandline.node.kafka.wire import message_loader
 from strandline.node.kafka.wire.apis import Api
 from strandline.node.level_one import reconciler, sweeper, topic_retention
 from strandline.node.objectstore import hedging
-from strandline.node.partition import inline_storing
+from strandline.node.partition import inline_storing, partition
 from strandline.node.runtime import rounds
 from tests.simulation.all_of import all_of
 from tests.simulation.whole.plan import Plan
@@ -68,5 +68,7 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
         (lost_disks, "KNOCKING_SECONDS", 1.0),
         (joining, "LOST_SECONDS", 2.0),
     )
-    shortened = [*periods, *(upheaval if plan.upheaval else ())]
+    # While epochs rest nothing else lets time pass in a partition without writes.
+    rest = ((partition, "TICK_SECONDS", 5.0),)
+    shortened = [*periods, *(upheaval if plan.upheaval else ()), *(rest if plan.epochs_rest else ())]
     return all_of(patch.object(module, name, seconds) for module, name, seconds in shortened)

@@ -121,6 +121,8 @@ class Plan:
     leader_claims: bool = False
     """Whether the storage is made the cluster's as nodes do it, by the controller's leader alone. Else every
     founder puts the same word, which moves no seed from before that rule; in one storage it is the same."""
+    epochs_rest: bool = False
+    """Whether the cluster epoch rises only while a node needs that, and not all the time."""
     full_disks: tuple[str, float] | None = None
     """Whether the disks of "one" node or a "majority" are full after all else, and for how many seconds."""
 
@@ -271,6 +273,8 @@ def with_far_store(plan: Plan, seed: int) -> Plan:
 
 LEADER_CLAIMS_FROM = 4_000
 """The first seed in which the controller's leader alone claims the storage; as for a far store."""
+EPOCHS_REST_FROM = 5_000
+"""The first seed in which the cluster epoch rests while nothing is in level zero; as for a far store."""
 MOVING_SHARE = 1 / 6
 """Of the seeds, those in which partitions move between nodes."""
 

@@ -262,6 +262,8 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "gone-topics-kept": (0,),
     "orphans-kept": (1,),
     "idle-epochs-stay": (0,),
+    "needs-no-epoch": (5000,),
+    "all-must-need-it": (5000, 5001),
     "any-folder": (3, 12, 13),
     "folders-in-memory": (24, 125, 222),
     "joins-as-a-founder": (3, 12, 13),

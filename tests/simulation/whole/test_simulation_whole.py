@@ -21,7 +21,7 @@ from tests.partition.lone import Lone
 from tests.runtime.jumping_loop import run
 from tests.simulation.run import main
 from tests.simulation.sabotage import Sabotage
-from tests.simulation.whole.plan import ADMIN, FAR_FROM, FAULTS, LEADER_CLAIMS_FROM
+from tests.simulation.whole.plan import ADMIN, EPOCHS_REST_FROM, FAR_FROM, FAULTS, LEADER_CLAIMS_FROM
 from tests.simulation.whole.sabotages import SABOTAGES
 from tests.simulation.whole.scenario import run_seed
 from tests.simulation.whole.themes import THEMES, plan_of
@@ -68,6 +68,13 @@ def test_access_is_controlled_by_entries_that_change(seed: int) -> None:
 def test_the_leader_alone_makes_the_storage_the_clusters() -> None:
     assert plan_of(LEADER_CLAIMS_FROM).leader_claims
     assert run_seed(LEADER_CLAIMS_FROM).findings == []
+
+
+@pytest.mark.parametrize("seed", [EPOCHS_REST_FROM, EPOCHS_REST_FROM + 5])
+def test_an_epoch_that_rests_while_nothing_is_stored_costs_nothing(seed: int) -> None:
+    """At the end of a run level zero is empty: what was stored kept the epoch rising until then."""
+    assert plan_of(seed).epochs_rest
+    assert run_seed(seed).findings == []
 
 
 @pytest.mark.parametrize("seed", [2000, 2005])

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tests.simulation.whole.plan import (
+    EPOCHS_REST_FROM,
     LEADER_CLAIMS_FROM,
     WIPED,
     Plan,
@@ -50,7 +51,8 @@ def plan_of(seed: int) -> Plan:
     plan = with_acls(with_far_store(plan, seed), seed)
     plan = with_tails(plan, random.Random(f"{seed} tails"))
     plan = with_upheaval(with_growth(with_moves(plan, random.Random(f"{seed} moves")), seed), seed)
-    return replace(with_restore(plan, seed), leader_claims=seed >= LEADER_CLAIMS_FROM)
+    claims, rests = seed >= LEADER_CLAIMS_FROM, seed >= EPOCHS_REST_FROM
+    return replace(with_restore(plan, seed), leader_claims=claims, epochs_rest=rests)
 
 
 def _with_lost_folders(plan: Plan, rng: random.Random) -> Plan:
