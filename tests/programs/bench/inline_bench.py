@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from statistics import median
 
 from confluent_kafka import KafkaException
 
@@ -28,30 +27,20 @@ from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench import kafka_measure
 from tests.programs.bench.kafka_compare import Running
 from tests.programs.bench.kafka_measure import Amount, Peer, Servers
-from tests.programs.bench.measures import Result
+from tests.programs.bench.measures import Result, middle
 from tests.programs.bench.report import plain, shown, table
 from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.folder_option import existing_folder
 
 Work = Callable[[Peer, Amount], Result]
 ON, OFF = "inline", "objects only"
-MOST_RECORD_BYTES = 1_000
 LIFTED_MEGABYTES = 200.0
-
-
-def beside_lifting(peer: Peer, amount: Amount) -> Result:
-    """Produce to consume, while level one takes up what was just written."""
-    lifted = Amount(megabytes=amount.megabytes, partitions=amount.partitions)
-    _, _, filled = kafka_measure.fill(peer, lifted, size=MOST_RECORD_BYTES)
-    result = kafka_measure.end_to_end(peer, amount)
-    return Result(result.figures, result.notes, filled.problems + result.problems)
-
 
 WORK: dict[str, tuple[str, Work]] = {
     "single": ("one at a time", kafka_measure.single),
     "latency": ("200 a second", kafka_measure.latency),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
-    "lifting": ("produce to consume, after 200 MB", beside_lifting),
+    "lifting": ("produce to consume, after 200 MB", kafka_measure.beside_lifting),
 }
 FIGURES = (
     ("p50", "p50", "s"), ("p99", "p99", "s"),
@@ -69,16 +58,6 @@ WANTED: dict[tuple[str, str], Callable[[float | None], float]] = {
     ("lifting", "p99"): lambda _: 0.015,
 }
 """The most that each may be, given Kafka's figure if it was measured."""
-
-
-def middle(rounds: Sequence[Result]) -> Result:
-    """The median of each figure, and all that was wrong."""
-    found = Result()
-    for name in dict.fromkeys(name for one in rounds for name in one.figures):
-        found.figures[name] = median(one.figures[name] for one in rounds if name in one.figures)
-    for one in rounds:
-        found.problems += one.problems
-    return found
 
 
 def by_turns(
@@ -159,7 +138,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     cases = tuple(case for case in WORK if case in (options.cases or WORK))
-    amount = Amount(megabytes=LIFTED_MEGABYTES, seconds=options.seconds)
+    amount = Amount(lifted_megabytes=LIFTED_MEGABYTES, seconds=options.seconds)
     began, load = time.monotonic(), os.getloadavg()[0]
 
     def strandline(size: int) -> Callable[[Path], Running]:

@@ -1,4 +1,4 @@
-"""Reads back more than a node's own caches hold, once all has come to rest where it is kept.
+"""Writes more than a node's own caches hold, and reads it back once all has come to rest where it is kept.
 
 First as writing has left it: whatever the system kept in memory, it keeps. Then once more with nothing of the
 cluster's files in memory, so that all comes from the disk.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,7 @@ _LIFTED_SECONDS = 70.0
 _QUIET_CORES = 0.25
 """Less than this, for two seconds, is a cluster that works no more on what was written."""
 _QUIET_SECONDS = 120.0
+_LOOK_SECONDS = 0.5
 
 
 class Kept(Peer, Protocol):
@@ -32,9 +35,13 @@ class Kept(Peer, Protocol):
 
 def cold(peer: Kept, amount: Amount, *, size: int = 1000) -> Result:
     """Write a topic, wait, read it from its beginning, twice; every offset must come once and in order."""
-    name, count, filled = fill(peer, replace(amount, megabytes=amount.cold_megabytes), size=size)
-    result = Result(problems=filled.problems)
     servers = Servers(peer)
+    with _most_memory(servers) as memory:
+        name, count, filled = fill(peer, replace(amount, megabytes=amount.cold_megabytes), size=size)
+    result = Result(problems=filled.problems)
+    written = filled.figures
+    result.figures |= {"rate_written": written["rate"], "cpu_gb_written": written["cpu_gb"]}
+    result.figures["rss_written"] = max(memory)
     if amount.cold_megabytes >= 100:
         _rest(servers)
     result.figures["rss_filled"] = servers.memory()
@@ -61,6 +68,26 @@ def forget(folder: Path) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _most_memory(servers: Servers) -> Iterator[list[float]]:
+    """Look at the servers' memory twice a second meanwhile; the bytes of each look, the last at the end."""
+    seen: list[float] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_SECONDS):
+            seen.append(servers.memory())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
+        seen.append(servers.memory())
 
 
 def _rest(servers: Servers) -> None:

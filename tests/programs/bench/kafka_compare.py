@@ -21,6 +21,7 @@ from tests.peers.kafka_cluster import KafkaCluster
 from tests.peers.kafka_jars import NoKafka
 from tests.programs.bench import kafka_cold, kafka_coordinate, kafka_measure
 from tests.programs.bench.kafka_measure import FULL, QUICK, TINY, Amount, Servers
+from tests.programs.bench.kafka_wanted import KAFKA, STRANDLINE, Run, medians, verdicts
 from tests.programs.bench.measures import Result
 from tests.programs.bench.report import Row, lines, plain, table
 from tests.programs.bench.secured import SecuredKafka, SecuredStrandline
@@ -28,7 +29,6 @@ from tests.programs.bench.strandline_cluster import StrandlineCluster
 from tests.programs.folder_option import existing_folder
 
 SCALES = {"full": FULL, "quick": QUICK, "tiny": TINY}
-KAFKA, STRANDLINE = "kafka", "strandline"
 
 
 class Running(kafka_cold.Kept, Protocol):
@@ -52,6 +52,7 @@ WORK: dict[str, tuple[str, Work]] = {
     "single": ("one at a time", kafka_measure.single),
     "latency": ("200 a second", kafka_measure.latency),
     "e2e": ("produce to consume", kafka_measure.end_to_end),
+    "lifting": ("produce to consume beside lifting", kafka_measure.beside_lifting),
     "transactions": ("transactions of 100 records", kafka_coordinate.transactions),
     "commits": ("offset commits", kafka_coordinate.commits),
     "joins": ("members join", kafka_coordinate.joins),
@@ -88,6 +89,9 @@ def rows(cases: Sequence[str], amount: Amount) -> list[Row]:
                 ]
             case "cold":
                 made += [
+                    Row(title, "written before", "rate_written", "B/s", True),
+                    Row(title, "servers' processor a GB written", "cpu_gb_written", "s"),
+                    Row(title, "most memory meanwhile, 3 nodes", "rss_written", "B"),
                     Row(title, "read, as writing left it", "rate", "B/s", True),
                     Row(title, "servers' processor a GB", "cpu_gb", "s"),
                     Row(title, "read, all from the disk", "rate_disk", "B/s", True),
@@ -160,33 +164,42 @@ def main(arguments: Sequence[str]) -> int:
     amount = SCALES[options.scale]
     cases = tuple(case for case in WORK if case in (options.cases or WORK))
     systems = [options.only] if options.only else [KAFKA, STRANDLINE]
-    found: dict[str, dict[str, Result]] = {KAFKA: {}, STRANDLINE: {}}
     began = time.monotonic()
-    for system in systems:
-        with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
-            folder = Path(scratch) / "cluster"
-            kafka, strandline = SECURED if options.secure else PLAIN
-            try:
-                peer: Running = (
-                    kafka(folder, options.kafka_settings)
-                    if system == KAFKA
-                    else strandline(folder, options.settings)
-                )
-            except NoKafka as error:
-                found[system]["start, empty"] = Result(problems=[str(error)])
-                continue
-            found[system] = measure(peer, cases, amount)
-    return tell(options, found, cases, systems, time.monotonic() - began)
+    runs = []
+    for number in range(options.runs):
+        if options.runs > 1:
+            load = os.getloadavg()[0]
+            print(f"run {number + 1} of {options.runs}, load average {load:.1f}", file=sys.stderr, flush=True)
+        runs.append({system: _one(system, options, cases, amount) for system in systems})
+    return tell(options, runs, cases, systems, time.monotonic() - began)
+
+
+def _one(system: str, options: argparse.Namespace, cases: Sequence[str], amount: Amount) -> dict[str, Result]:
+    """All cases on one system, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-", dir=options.folder) as scratch:
+        folder = Path(scratch) / "cluster"
+        kafka, strandline = SECURED if options.secure else PLAIN
+        try:
+            peer: Running = (
+                kafka(folder, options.kafka_settings)
+                if system == KAFKA
+                else strandline(folder, options.settings)
+            )
+        except NoKafka as error:
+            return {"start, empty": Result(problems=[str(error)])}
+        return measure(peer, cases, amount)
 
 
 def tell(
     options: argparse.Namespace,
-    found: dict[str, dict[str, Result]],
+    runs: Sequence[Run],
     cases: Sequence[str],
     systems: Sequence[str],
     seconds: float,
 ) -> int:
-    """Print the table or the JSON; the exit status."""
+    """Print the table or the JSON, of several runs the medians; the exit status."""
+    found = {system: medians(runs, system) if system in systems else {} for system in (KAFKA, STRANDLINE)}
+    judged = [] if options.scale == "tiny" else verdicts(runs, full=options.scale == "full")
     problems = [
         f"{system}: {title}: {problem}"
         for system in systems
@@ -198,6 +211,8 @@ def tell(
         "ok": not ours, "seconds": round(seconds, 1), "scale": options.scale,
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
         "load_average": round(os.getloadavg()[0], 2), "problems": problems,
+        "wanted": judged,
+        "runs": [{system: plain(run[system]) for system in systems} for run in runs],
         **{system: plain(found[system]) for system in systems},
     }  # fmt: skip
     if options.write is not None:
@@ -209,6 +224,8 @@ def tell(
     print("Kafka acknowledges what is in memory; Strandline what a majority has synced to its disks.\n")
     header = ["", "", KafkaCluster.name, StrandlineCluster.name, "better by"]
     print(table(header, lines(rows(cases, SCALES[options.scale]), found[KAFKA], found[STRANDLINE])))
+    if judged:
+        print("\n" + table(["", "", "wanted", "is", ""], judged))
     for system in systems:
         for title, result in found[system].items():
             for note in result.notes:
@@ -219,12 +236,21 @@ def tell(
     return 1 if ours else 0
 
 
+def _runs(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 20:
+        raise argparse.ArgumentTypeError(f"1 to 20, not {text}")
+    return int(text)
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench kafka", description=__doc__)
     parser.add_argument("--only", choices=(KAFKA, STRANDLINE), help="measure only this one")
     parser.add_argument("--cases", nargs="+", choices=WORK, metavar="CASE", help=f"of {', '.join(WORK)}")
     parser.add_argument(
         "--secure", action="store_true", help="with TLS and logins on both sides; not all cases can be had so"
+    )
+    parser.add_argument(
+        "--runs", type=_runs, default=1, help="so many runs, of which the medians are told (default: 1)"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object instead of the table")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the JSON object there as well")

@@ -11,7 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Protocol
@@ -61,6 +61,7 @@ class Amount:
     megabytes: float = 400.0
     cold_megabytes: float = 3000.0
     """More than the nodes' own caches hold."""
+    lifted_megabytes: float = 800.0
     seconds: float = 10.0
     rate: int = 200
     partitions: int = 6
@@ -72,10 +73,14 @@ class Amount:
 
 
 FULL = Amount()
-QUICK = Amount(megabytes=100.0, cold_megabytes=750.0, seconds=4.0, kills=1, quiet=3.0, members=(1, 10, 50))
+QUICK = Amount(
+    megabytes=100.0, cold_megabytes=750.0, lifted_megabytes=200.0,
+    seconds=4.0, kills=1, quiet=3.0, members=(1, 10, 50),
+)  # fmt: skip
 TINY = Amount(
-    megabytes=2.0, cold_megabytes=4.0, seconds=0.5, partitions=2, kills=1, quiet=0.5, members=(1, 3)
-)
+    megabytes=2.0, cold_megabytes=4.0, lifted_megabytes=2.0,
+    seconds=0.5, partitions=2, kills=1, quiet=0.5, members=(1, 3),
+)  # fmt: skip
 
 
 class Servers:
@@ -296,6 +301,13 @@ def end_to_end(peer: Peer, amount: Amount, *, size: int = 1000) -> Result:
     if len(latencies) != len(acknowledgements.latencies):
         result.problems.append(f"{len(acknowledgements.latencies)} were sent, {len(latencies)} came")
     return result
+
+
+def beside_lifting(peer: Peer, amount: Amount) -> Result:
+    """Produce to consume, while level one takes up what was just written."""
+    _, _, filled = fill(peer, replace(amount, megabytes=amount.lifted_megabytes), size=1000)
+    result = end_to_end(peer, amount)
+    return Result(result.figures, result.notes, filled.problems + result.problems)
 
 
 def failover(peer: Peer, amount: Amount) -> Result:

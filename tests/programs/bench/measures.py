@@ -61,6 +61,17 @@ class Result:
     problems: list[str] = field(default_factory=list)
 
 
+def middle(rounds: Sequence[Result]) -> Result:
+    """The median of each figure, all notes, and all that was wrong."""
+    found = Result()
+    for name in dict.fromkeys(name for one in rounds for name in one.figures):
+        found.figures[name] = statistics.median(one.figures[name] for one in rounds if name in one.figures)
+    for one in rounds:
+        found.notes += [note for note in one.notes if note not in found.notes]
+        found.problems += one.problems
+    return found
+
+
 def sync_milliseconds(folder: Path, rounds: int = 500) -> float:
     """Median time to write 4 KiB to the disk under `folder` and `fdatasync` it."""
     path = folder / "sync"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.peers.kafka_cluster import KafkaCluster
-from tests.programs.bench.inline_bench import OFF, ON, WORK, by_turns, lines, middle
+from tests.programs.bench.inline_bench import OFF, ON, WORK, by_turns, lines
 from tests.programs.bench.kafka_measure import TINY
-from tests.programs.bench.measures import Result
+from tests.programs.bench.measures import Result, middle
 
 
 def test_every_figure_is_there_with_both(tmp_path: Path) -> None:

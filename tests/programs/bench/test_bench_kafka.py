@@ -18,6 +18,8 @@ from tests.programs.bench.kafka_compare import WORK, measure, rows
 from tests.programs.bench.kafka_measure import TINY, percentile
 from tests.programs.bench.measures import Result
 
+WRITTEN = {"rate": 3.0, "cpu_gb": 4.0}
+
 
 def test_every_figure_of_strandline_is_there(tmp_path: Path) -> None:
     written = tmp_path / "report.json"
@@ -50,7 +52,7 @@ def test_a_topic_is_read_twice_and_the_second_time_nothing_is_in_memory(
         done.append("read")
         return 7.0, ["amiss"]
 
-    monkeypatch.setattr(kafka_cold, "fill", lambda *_, **__: ("topic", 5, Result()))
+    monkeypatch.setattr(kafka_cold, "fill", lambda *_, **__: ("topic", 5, Result(WRITTEN)))
     monkeypatch.setattr(kafka_cold, "forget", done.append)
     monkeypatch.setattr(kafka_cold, "read_back", read)
     cluster = FakeCluster()
@@ -58,6 +60,8 @@ def test_a_topic_is_read_twice_and_the_second_time_nothing_is_in_memory(
     found = kafka_cold.cold(cluster, TINY)  # type: ignore[arg-type]
     assert done == ["read", tmp_path, "read"]
     assert (found.figures["rate"], found.figures["rate_disk"]) == (7.0, 7.0)
+    assert (found.figures["rate_written"], found.figures["cpu_gb_written"]) == (3.0, 4.0)
+    assert found.figures["rss_written"] == 0.0
     assert found.problems == ["amiss"] * 2
 
 
