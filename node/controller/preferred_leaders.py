@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 STEP_SECONDS: Final = 0.25
 """At most one transfer is begun in this time, and none while the one before is under way."""
+LOOK_SECONDS: Final = 1.0
+"""Time between two looks while there is nothing to hand over."""
 FIRST_PAUSE: Final = 4
 """Pause before a partition is handed over again, in multiples of `settled_seconds`; it doubles each time."""
 MAX_PAUSE_SECONDS: Final = 300.0
@@ -58,16 +60,24 @@ class PreferredLeaders:
 
     def start(self) -> None:
         """Begin to look."""
-        self._timer = self._loop.call_later(until_round(self._loop, STEP_SECONDS), self._step)
+        self._step_in(LOOK_SECONDS)
 
     def close(self) -> None:
         """Hand nothing over any more."""
         if self._timer is not None:
             self._timer.cancel()
 
+    def _step_in(self, seconds: float) -> None:
+        self.close()
+        self._timer = self._loop.call_later(until_round(self._loop, seconds), self._step)
+
     def _step(self) -> None:
-        self._timer = self._loop.call_later(until_round(self._loop, STEP_SECONDS), self._step)
-        now = self._host.now()
+        self._step_in(LOOK_SECONDS)
+        self._look(self._host.now())
+        if LOOK_SECONDS > STEP_SECONDS and (self._todo or self._under_way is not None):
+            self._step_in(STEP_SECONDS)
+
+    def _look(self, now: float) -> None:
         self._look_at_nodes(now)
         if self._under_way is not None and self._under_way.transfer_target is not None:
             return

@@ -233,22 +233,24 @@ class CollectableEpochs:
         known, self._looked = self._looked, {}
         for number, partition in enumerate([*self._partitions], 1):
             if partition.leads and partition.group.failure is None:
-                self._take_up(partition, known.get(partition))
+                looked = known.get(partition)
+                if looked is not None and looked == partition.changes:
+                    self._looked[partition] = looked
+                else:
+                    self._take_up(partition)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
 
-    def _take_up(self, partition: Partition, looked: int | None) -> None:
-        """Note M(p) of a partition, unless it stands as it did at the last look."""
-        changes = partition.changes
-        if changes != looked:
-            group = partition.group.id
-            try:
-                value = partition.collectable_epoch
-            except Exception as error:
-                self._broke(partition, error)
-                return
-            if self._note(group, partition.leader_epoch, value):
-                self._raised[group] = None
+    def _take_up(self, partition: Partition) -> None:
+        """Note M(p) of a partition, which may have changed since the last look."""
+        changes, group = partition.changes, partition.group.id
+        try:
+            value = partition.collectable_epoch
+        except Exception as error:
+            self._broke(partition, error)
+            return
+        if self._note(group, partition.leader_epoch, value):
+            self._raised[group] = None
         if not partition.held_by_reads:
             self._looked[partition] = changes
 

@@ -83,13 +83,15 @@ class IdleEpochs:
         partitions = [*self._partitions]
         led = sum(partition.leads for partition in partitions)
         self._lag = self._config.advance_lag_epochs * max(1.0, led / AT_FULL_PACE)
+        followed = self._epoch.current() - self._lag
         first = self._first % max(1, len(partitions))
         # Where the last look had to stop: those in front, if they are stuck, must not keep the rest waiting.
         for number, partition in enumerate(partitions[first:] + partitions[:first]):
             if len(self._under_way) >= AT_ONCE:
                 self._first = first + number
                 return
-            if partition.leads and partition.group.id not in self._under_way and self.is_due(partition):
+            lags = partition.leads and partition.machine.previous_applied_epoch < followed
+            if lags and partition.group.id not in self._under_way and self.is_due(partition):
                 task = self._loop.create_task(self._advance(partition))
                 self._under_way[partition.group.id] = task
                 task.add_done_callback(self._ended)

@@ -69,6 +69,9 @@ class Replicas(Protocol):
 
     def __iter__(self) -> Iterator[Replica]: ...
     def __len__(self) -> int: ...
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever any of them may have changed, or one comes or goes."""
 
 
 class Clock(Protocol):

@@ -21,7 +21,7 @@ from strandline.node.level_one.naming import Fate, Namer
 from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.plan import grain
 from strandline.node.level_one.retry_backoff import RetryBackoff
-from strandline.node.runtime.slices import in_slices
+from strandline.node.runtime.slices import slices_of
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import ReplaceLevelOne
 
@@ -53,6 +53,8 @@ class Merger:
         self._namer = namer
         self._measures = measures
         self._mergings: dict[int, _Merging] = {}
+        self._none_at = -1
+        """The replicas' changes at which none that is led here had enough objects."""
         self._last = 0
         """Group of the last merge: the others come first."""
         self.held: set[int] = set()
@@ -66,13 +68,17 @@ class Merger:
     async def step(self) -> bool:
         """Merge one run, of any partition that is led here; whether there was one."""
         known, self._mergings = self._mergings, {}
-        least = self._context.config.level_one.merge_count
+        least, changes = self._context.config.level_one.merge_count, self._context.partitions.changes
+        if changes == self._none_at:
+            return False
         # Few have so many: those that have not cost nothing else.
         led = [
             replica
-            async for replica in in_slices(self._context.partitions)
-            if len(replica.machine.level_one) >= least and replica.leads
+            async for slice_ in slices_of(self._context.partitions)
+            for replica in slice_
+            if replica.leads and len(replica.machine.level_one) >= least
         ]
+        self._none_at = -1 if led else changes
         for replica in led:
             group = replica.group.id
             fresh = _Merging(RetryBackoff(FIRST_RETRY_SECONDS))

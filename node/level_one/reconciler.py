@@ -34,7 +34,7 @@ from strandline.node.level_one.plan import (
 )
 from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.runtime.rounds import next_round
-from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.node.runtime.slices import look_seconds, slices_of
 from strandline.statemachine.partition.extent import Extent
 from strandline.statemachine.partition.level_one import LevelOneExtent
 from strandline.statemachine.partition.partition_commands import AdvanceReconciled
@@ -96,6 +96,8 @@ class Reconciler:
         self._progress: dict[int, ReconcileProgress] = {}
         self._filled: list[tuple[int, Replica, ReconcileProgress]] = []
         """Replicas with batches in level zero at the last look."""
+        self._looked_at = -1
+        """The replicas' changes before that look."""
 
     def lifting(self, replica: Replica) -> ReconcileProgress | None:
         """State of a replica since its first look."""
@@ -144,26 +146,33 @@ class Reconciler:
 
     async def look(self) -> None:
         """Note new batches in level zero, on every replica here: the next leader then knows their age."""
+        changes = self._context.partitions.changes
+        if changes != self._looked_at:
+            await self._look_at_all()
+            self._looked_at = changes
+        if len(self._pending):
+            led = {replica.group.id: replica for replica in self._context.partitions if replica.leads}
+            self._pending.prune(lambda group, term: group in led and leads_in(led[group], term))
+
+    async def _look_at_all(self) -> None:
         now, period = self._context.loop.time(), self._context.config.level_one.reconcile_seconds
         known, liftings, filled = (
             self._progress,
             dict[int, ReconcileProgress](),
             list[tuple[int, Replica, ReconcileProgress]](),
         )
-        async for replica in in_slices(self._context.partitions):
-            group = replica.group.id
-            progress = known.get(group)
-            if progress is None:
-                progress = ReconcileProgress(FirstSeen(period), RetryBackoff(FIRST_RETRY_SECONDS))
-            liftings[group] = progress
-            extents = replica.machine.extents
-            progress.seen.note(extents.first_offset, extents.end_offset, now)
-            if extents.bytes:
-                filled.append((group, replica, progress))
+        async for slice_ in slices_of(self._context.partitions):
+            for replica in slice_:
+                group = replica.group.id
+                progress = known.get(group)
+                if progress is None:
+                    progress = ReconcileProgress(FirstSeen(period), RetryBackoff(FIRST_RETRY_SECONDS))
+                liftings[group] = progress
+                extents = replica.machine.extents
+                progress.seen.note(extents.first_offset, extents.end_offset, now)
+                if extents.bytes:
+                    filled.append((group, replica, progress))
         self._progress, self._filled = liftings, filled
-        if len(self._pending):
-            led = {replica.group.id: replica for replica in self._context.partitions if replica.leads}
-            self._pending.prune(lambda group, term: group in led and leads_in(led[group], term))
 
     def _led(self) -> list[tuple[int, Replica, ReconcileProgress]]:
         """Those led here that had something in level zero at the last look."""

@@ -21,7 +21,7 @@ from strandline.node.level_one.pending_objects import PendingObjects
 from strandline.node.level_one.retry_backoff import RetryBackoff
 from strandline.node.objectstore.store import MAX_DELETE, StoreError
 from strandline.node.runtime.rounds import next_round
-from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.node.runtime.slices import in_slices, look_seconds, slices_of
 from strandline.statemachine.partition.level_one import level_one_name, parse_level_one_name, partition_prefix
 from strandline.statemachine.partition.partition_commands import ForgetRemoved
 
@@ -84,7 +84,12 @@ class Sweeper:
     async def step(self) -> None:
         """Delete removed objects of every partition, and sweep those whose time has come."""
         loop, period = self._context.loop, self._context.config.level_one.sweep_seconds
-        led = [replica async for replica in in_slices(self._context.partitions) if replica.leads]
+        led = [
+            replica
+            async for slice_ in slices_of(self._context.partitions)
+            for replica in slice_
+            if replica.leads
+        ]
         known, self._sweepings = self._sweepings, {}
         for replica in led:
             group, term = replica.group.id, replica.leader_epoch

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from strandline.node.level_one.context import LevelOneContext, Replica, configs_of, label
 from strandline.node.level_one.level_one_measures import UpkeepMeasures
 from strandline.node.runtime.rounds import next_round
-from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.node.runtime.slices import look_seconds, slices_of
 from strandline.statemachine.controller.settings import Configs
 from strandline.statemachine.controller.topic_config import CLEANUP_POLICY, RETENTION_BYTES, RETENTION_MS
 from strandline.statemachine.partition.partition import PartitionStateMachine
@@ -114,22 +114,25 @@ class TopicRetention:
         """Check the partitions whose time has come; the first check of a leader is within a period."""
         now, period = self._context.loop.time(), self._context.config.retention.check_seconds
         known, self._due = self._due, {}
-        async for replica in in_slices(self._context.partitions):
-            if not replica.leads:
-                continue
-            group, term = replica.group.id, replica.leader_epoch
-            of_term, due = known.get(group, (term, 0.0))
-            if group not in known or of_term != term:
-                due = now + period * (1 + group % SPREAD) / SPREAD
-            self._due[group] = (term, now + period if due <= now else due)
-            if due > now:
-                continue
-            try:
-                await self.check(replica)
-            except Exception as error:
-                # The others must not wait for this one.
-                message = f"level one: retention of {label(replica)} failed in a way that was not foreseen"
-                self._context.loop.call_exception_handler({"message": message, "exception": error})
+        async for slice_ in slices_of(self._context.partitions):
+            for replica in slice_:
+                if not replica.leads:
+                    continue
+                group, term = replica.group.id, replica.leader_epoch
+                of_term, due = known.get(group, (term, 0.0))
+                if group not in known or of_term != term:
+                    due = now + period * (1 + group % SPREAD) / SPREAD
+                self._due[group] = (term, now + period if due <= now else due)
+                if due > now:
+                    continue
+                try:
+                    await self.check(replica)
+                except Exception as error:
+                    # The others must not wait for this one.
+                    message = (
+                        f"level one: retention of {label(replica)} failed in a way that was not foreseen"
+                    )
+                    self._context.loop.call_exception_handler({"message": message, "exception": error})
 
     async def check(self, replica: Replica) -> None:
         """Move one partition's start offset if its topic's retention says so."""

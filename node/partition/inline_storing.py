@@ -23,7 +23,7 @@ from strandline.node.level_zero.batcher import Batcher, Result, Stored
 from strandline.node.partition.inline_budget import InlineBudget
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
-from strandline.node.runtime.slices import in_slices, look_seconds
+from strandline.node.runtime.slices import in_slices, look_seconds, slices_of
 from strandline.statemachine.partition.extent import InlineExtent
 from strandline.statemachine.partition.partition_commands import InlineStored
 
@@ -77,6 +77,8 @@ class InlineStoring:
         self._logs: list[tuple[int, Partition]] = []
         """Bytes of entries in memory, of each partition that has some, at the last look."""
         self._seen: dict[int, FirstSeen] = {}
+        self._nothing_at = -1
+        """The replicas' changes at which none of them had anything inline, nor too much in memory."""
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         budget.on_half = self._wanted.set
@@ -154,27 +156,33 @@ class InlineStoring:
     async def _look(self) -> list[Partition]:
         """Note what is inline, on every replica: the next leader then knows its age. Those led here that have
         something."""
+        changes = self._partitions.changes
+        if changes == self._nothing_at and not self._budget.kept:
+            return []
         now, known, seen = self._loop.time(), self._seen, dict[int, FirstSeen]()
         led: list[Partition] = []
         logs: list[tuple[int, Partition]] = []
         kept_before, kept = self._budget.kept, 0
-        async for partition in in_slices(self._partitions):
-            extents = partition.machine.extents
-            if partition.leads:
-                kept += partition.writer.inline_bytes
-            if log_bytes := partition.group.taking.log_bytes:
-                logs.append((log_bytes, partition))
-            if not extents.inline_bytes:
-                continue
-            group = partition.group.id
-            marks = known.get(group) or FirstSeen(self._config.seconds)
-            marks.note(extents.first_inline_offset, extents.end_offset, now)
-            seen[group] = marks
-            if partition.leads:
-                led.append(partition)
+        async for slice_ in slices_of(self._partitions):
+            for partition in slice_:
+                extents, leads = partition.machine.extents, partition.leads
+                if leads:
+                    kept += partition.writer.inline_bytes
+                if log_bytes := partition.group.taking.log_bytes:
+                    logs.append((log_bytes, partition))
+                if not extents.inline_bytes:
+                    continue
+                group = partition.group.id
+                marks = known.get(group) or FirstSeen(self._config.seconds)
+                marks.note(extents.first_inline_offset, extents.end_offset, now)
+                seen[group] = marks
+                if leads:
+                    led.append(partition)
         self._seen, self._logs = seen, logs
         # What came while this look went through the slices may have been missed.
         self._budget.kept += kept - kept_before
+        nothing = not seen and sum(size for size, _ in logs) <= LOG_BYTES
+        self._nothing_at = changes if nothing else -1
         return led
 
     async def _shorten_logs(self) -> None:

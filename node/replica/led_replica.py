@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from strandline.node.raft.group import RaftGroup
 from strandline.node.raft.outcome import Applied
-from strandline.node.replica.watchers import Watchers
+from strandline.node.replica.watchers import ChangeCount, Watchers
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
 
 
@@ -62,6 +62,10 @@ class LedReplica:
     def changes(self) -> int:
         """A number that grows whenever the state or the leadership may have changed."""
         return self._watchers.changes
+
+    def count_changes_in(self, count: ChangeCount) -> None:
+        """Let each of these changes count there, too."""
+        self._watchers.counted_in = count
 
     def watch(self, callback: Callable[[], None]) -> None:
         """Call back, at most once a turn of the loop, when the state, the leadership or the existence of the

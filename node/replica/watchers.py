@@ -6,6 +6,15 @@ import asyncio
 from collections.abc import Callable
 
 
+class ChangeCount:
+    """Changes of many replicas together: a look at all of them finds nothing new while this stands still."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+
 class Watchers:
     """Callbacks, called at most once a turn of the loop, in the order in which they came."""
 
@@ -17,6 +26,8 @@ class Watchers:
         self._waking = False
         self.changes = 0
         """Changes so far."""
+        self.counted_in: ChangeCount | None = None
+        """The count that includes them; None without one."""
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -30,6 +41,8 @@ class Watchers:
     def changed(self) -> None:
         """Call all of them, in the next turn of the loop."""
         self.changes += 1
+        if self.counted_in is not None:
+            self.counted_in.number += 1
         if self._callbacks and not self._waking:
             self._waking = True
             self._loop.call_soon(self._wake)

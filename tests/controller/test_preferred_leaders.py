@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from kio.schema.errors import ErrorCode
 
-from strandline.node.controller.preferred_leaders import STEP_SECONDS
+from strandline.node.controller.preferred_leaders import LOOK_SECONDS, STEP_SECONDS
 from strandline.statemachine.controller.controller_state import Topic
 from tests.controller.batch_client import BatchClient, leaders
 from tests.controller.brokers import Brokers
@@ -59,6 +59,8 @@ def test_leadership_returns_slowly_to_a_node_that_was_away_and_no_batch_is_in_do
         for times in moves.values():
             assert all(time > registered + SETTLED - 1 for time in times)
             assert all(later - first > 0.9 * STEP_SECONDS for first, later in pairwise(times))
+        gaps = [later - first for times in moves.values() for first, later in pairwise(times)]
+        assert min(gaps) < LOOK_SECONDS / 2
         brokers.world.run(brokers.world.now + 1)
         client.on = False
         brokers.world.run(brokers.world.now + 1)
@@ -69,6 +71,23 @@ def test_leadership_returns_slowly_to_a_node_that_was_away_and_no_batch_is_in_do
             )
             assert replica is not None
             assert replica.high_watermark == client.acked[number] > 100
+
+
+def test_while_there_is_nothing_to_hand_over_it_looks_once_a_second() -> None:
+    with Brokers() as brokers:
+        topic = brokers.create_topic(1, "t", 6)
+        brokers.wait(spread(brokers, topic))
+        looks: list[float] = []
+        part = brokers.brokers[1].preferred_leaders
+        look = part._look
+
+        def noted(now: float) -> None:
+            looks.append(now)
+            look(now)
+
+        part._look = noted  # type: ignore[method-assign]
+        brokers.world.run(brokers.world.now + 20)
+        assert 19 <= len(looks) <= 21
 
 
 def test_nothing_goes_to_a_replica_that_does_not_keep_up() -> None:

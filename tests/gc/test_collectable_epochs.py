@@ -85,6 +85,27 @@ def test_what_reads_held_back_is_taken_up_when_they_end() -> None:
     assert node.epochs.maximum().epoch == 30
 
 
+def test_a_partition_that_has_not_changed_is_not_asked_again() -> None:
+    small = Small()
+    asked: list[int] = []
+
+    class Counted(Replica):
+        def __getattribute__(self, name: str) -> object:
+            if name == "collectable_epoch":
+                asked.append(object.__getattribute__(self, "group").id)
+            return object.__getattribute__(self, name)
+
+    for group in small.groups:
+        replica = small.nodes[1].replicas[group] = Counted(group, 20)
+        replica.leads, replica.leader_epoch = True, 1
+    for _ in range(3):
+        small.nodes[1].look()
+    assert asked == small.groups
+    small.nodes[1].replicas[small.groups[1]].collectable_epoch = 30
+    small.nodes[1].look()
+    assert asked == [*small.groups, small.groups[1]]
+
+
 def test_without_topics_only_the_cluster_epoch_counts() -> None:
     post, log = Post(), Log(3)
     node = GcNode(post, 1, log.machine, manual_loop())

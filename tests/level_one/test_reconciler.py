@@ -107,6 +107,29 @@ def test_what_a_follower_saw_counts_when_it_leads() -> None:
         assert next(iter(replica.machine.level_one)).term == 2
 
 
+def test_while_no_replica_changes_none_is_looked_at_and_what_was_seen_is_lifted_all_the_same() -> None:
+    with upkeep_node() as node:
+        replica = node.add()
+        replica.write(100)
+        node.partitions.still = True
+        assert not node.work()
+        assert not node.work()
+        before = node.partitions.looks
+        node.wait(AGE / 2)
+        assert not node.work()
+        assert node.partitions.looks == before
+        node.wait(AGE / 2)
+        assert node.work()
+        assert offsets(replica) == [(0, 1)]
+        node.partitions.still = False
+        replica.write(100)
+        assert not node.work()
+        assert node.partitions.looks > before
+        node.wait(AGE)
+        assert node.work()
+        assert offsets(replica) == [(0, 1), (1, 2)]
+
+
 def test_a_topics_retention_bounds_its_objects() -> None:
     with upkeep_node(replace(CONFIG, target_bytes=1 << 20, job_bytes=1 << 20)) as node:
         replica = node.add(configs={"retention.bytes": "300000"})
@@ -498,6 +521,8 @@ class TestMerging:
             (error,) = node.upkeep.partition(replica).errors
             assert name in error
             assert node.upkeep.status().undecided_objects == 0
+            node.partitions.still = True
+            assert not node.work()
             assert not node.work()
             node.bucket.objects[name] = node.bucket.objects[name][:-1]
             node.wait(5)

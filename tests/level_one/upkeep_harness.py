@@ -203,6 +203,25 @@ class Topics:
         return None if configs is None else SimpleNamespace(configs=configs)
 
 
+class Replicas(list[HandReplica]):
+    """Those of a node: any of them may have changed at any moment, unless they are `still`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.still = False
+        self.looks = 0
+        self._changes = 0
+
+    def __iter__(self) -> Iterator[HandReplica]:
+        self.looks += 1
+        return super().__iter__()
+
+    @property
+    def changes(self) -> int:
+        self._changes += not self.still
+        return self._changes
+
+
 @dataclass
 class Node:
     """A node of these tests: what the upkeep needs of it, and the upkeep."""
@@ -215,7 +234,7 @@ class Node:
     config: NodeConfig
     rng: random.Random
     topics: Topics = field(default_factory=Topics)
-    partitions: list[HandReplica] = field(default_factory=list)
+    partitions: Replicas = field(default_factory=Replicas)
     clock: HandClock = field(default_factory=HandClock)
     now_ms: int = 1_000_000
     registered: bool = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
@@ -16,6 +17,7 @@ from strandline.node.partition import inline_storing, writer
 from strandline.node.partition.fence import Permit
 from strandline.node.partition.inline_budget import Switch
 from strandline.node.partition.inline_storing import InlineStoring
+from strandline.node.partition.partition import Partition
 from strandline.node.partition.partition_table import PartitionTable
 from strandline.node.raft.outcome import NotLeader
 from strandline.node.refusal import Reason, Refusal
@@ -447,6 +449,45 @@ def test_the_node_knows_what_lies_in_the_logs_alone() -> None:
         lone.budget.kept = 10**6
         lone.run(storing(lone).step(False))
         assert lone.budget.kept == 2 * SMALL
+
+
+def test_while_nothing_changes_no_partition_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[PartitionTable] = []
+    partitions = PartitionTable.__iter__
+
+    def looked(table: PartitionTable) -> Iterator[Partition]:
+        looks.append(table)
+        return partitions(table)
+
+    monkeypatch.setattr(PartitionTable, "__iter__", looked)
+    monkeypatch.setattr(inline_storing, "LOG_BYTES", 400)
+    with Lone(inline=INLINE) as lone:
+        part = storing(lone)
+
+        def looks_at_all() -> bool:
+            before = len(looks)
+            lone.run(part.step(False))
+            return len(looks) > before
+
+        assert [looks_at_all() for _ in range(3)] == [True, False, False]
+        written(lone, SMALL)
+        assert [looks_at_all() for _ in range(3)] == [True, True, True], "its age counts"
+        lone.loop.advance(INLINE.seconds)
+        assert looks_at_all()
+        assert len(lone.batcher.staged) == 1
+        lone.stored("w0", epoch=CREATION_EPOCH)
+        lone.loop.run()
+        lone.group.commit()
+        assert lone.partition.machine.extents.inline_bytes == 0
+        assert [looks_at_all() for _ in range(3)] == [True, False, False]
+        assert lone.budget is not None
+        lone.budget.kept = SMALL
+        assert [looks_at_all() for _ in range(3)] == [True, False, False], "it was wrong"
+        lone.group.taking.log_bytes = 401
+        lone.append("x", connection=3, size=LARGE)
+        lone.stored("x", epoch=CREATION_EPOCH)
+        lone.group.commit()
+        assert [looks_at_all() for _ in range(3)] == [True, True, False], "until the logs are short"
 
 
 def shortened(*log_bytes: int) -> list[int | None]:

@@ -16,6 +16,7 @@ from strandline.node.controller import (
     controller_voters,
     joining,
     lost_disks,
+    preferred_leaders,
 )
 from strandline.node.gc import collectable_epochs, collector, idle_epochs
 from strandline.node.kafka.wire import message_loader
@@ -70,5 +71,6 @@ def paced(plan: Plan) -> AbstractContextManager[None]:
     )
     # While epochs rest nothing else lets time pass in a partition without writes.
     rest = ((partition, "TICK_SECONDS", 5.0),)
-    shortened = [*periods, *(upheaval if plan.upheaval else ()), *(rest if plan.epochs_rest else ())]
+    before = ((preferred_leaders, "LOOK_SECONDS", preferred_leaders.STEP_SECONDS),)
+    shortened = [*periods, *(upheaval if plan.upheaval else ()), *(rest if plan.epochs_rest else before)]
     return all_of(patch.object(module, name, seconds) for module, name, seconds in shortened)
