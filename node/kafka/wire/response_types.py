@@ -17,15 +17,23 @@ from kio.static.constants import EntityType
 
 from strandline.node.kafka.wire.apis import APIS
 
-AMID: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+FORMER: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
+        "FetchableTopicResponse": frozenset({"topic"}),
+        "FindCoordinatorResponse": frozenset({"error_code", "error_message", "host", "node_id", "port"}),
         "MetadataResponse": frozenset({"cluster_authorized_operations"}),
-        "OffsetFetchResponse": frozenset({"error_code"}),
-        "OffsetFetchResponsePartition": frozenset({"committed_leader_epoch"}),
-        "FindCoordinatorResponse": frozenset({"error_message"}),
+        "OffsetFetchResponse": frozenset({"error_code", "topics"}),
+        "OffsetFetchResponsePartition": frozenset(
+            {"committed_leader_epoch", "committed_offset", "error_code", "metadata", "partition_index"}
+        ),
+        "OffsetFetchResponseTopic": frozenset({"name", "partitions"}),
+        "TopicProduceResponse": frozenset({"name"}),
+        "UpdatableFeatureResult": frozenset({"error_code", "error_message", "feature"}),
+        "UpdateFeaturesResponse": frozenset({"results"}),
     }
 )
-"""Fields of structures that neither the first nor the last spoken version of a response has."""
+"""Fields of structures that earlier spoken versions of a response have, and the last has not. So no other
+version than the last has to be imported to know them all."""
 
 
 class ResponseTypes:
@@ -55,14 +63,7 @@ def prepare_responses(api_key: int, version: int) -> None:
     """Import what `response_types` needs, and what it looks into for a field that this version lacks; any
     thread may."""
     response_types(api_key, version)
-    for outermost in _outermost(api_key):
-        load_payload_module(api_key, outermost, EntityType.response)
-
-
-def _outermost(api_key: int) -> tuple[int, int]:
-    """The first and the last spoken version."""
-    api = APIS[api_key]
-    return api.first, api.last
+    load_payload_module(api_key, APIS[api_key].last, EntityType.response)
 
 
 def _classes(api_key: int, version: int) -> dict[str, type[Any]]:
@@ -96,7 +97,7 @@ def _maker(api_key: int, name: str, entity: type[Any] | None) -> Callable[..., A
 
 @cache
 def _names(api_key: int, name: str) -> frozenset[str]:
-    """The fields of a structure in all spoken versions together; the two outermost are imported for it."""
-    versions = (_classes(api_key, version).get(name) for version in _outermost(api_key))
-    found = frozenset(field.name for entity in versions if entity is not None for field in fields(entity))
-    return found | AMID.get(name, frozenset())
+    """The fields of a structure in all spoken versions together; the last is imported for it."""
+    entity = _classes(api_key, APIS[api_key].last).get(name)
+    found = frozenset() if entity is None else frozenset(field.name for field in fields(entity))
+    return found | FORMER.get(name, frozenset())

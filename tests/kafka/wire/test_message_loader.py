@@ -168,3 +168,16 @@ def test_a_field_that_a_version_lacks_imports_nothing_later(
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout == "[]\n"
+
+
+def test_of_other_versions_only_the_last_is_imported() -> None:
+    """Each takes 6 to 14 ms of processor, and memory for good."""
+    program = (
+        "import sys\n"
+        "from strandline.node.kafka.wire.message_loader import _import\n"
+        f"_import({int(ApiKey.FETCH)}, 11)\n"
+        "names = [name for name in sys.modules if name.startswith('kio.schema.fetch.v')]\n"
+        "print(sorted({name.split('.')[3] for name in names}))\n"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout == f"{['v11', f'v{APIS[ApiKey.FETCH].last}']}\n"
