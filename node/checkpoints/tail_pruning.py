@@ -8,6 +8,7 @@ state again.
 
 What the newest tail point needs stays as well, for as long as the point may be worth something. It is some
 seconds old, and needs nothing that would go; it is older where a group has no leader, or a node is away.
+Where nothing was written for long it is as old, and as good as new: its time begins with what comes next.
 In a restored cluster it is one of the life before until there is a point of this life, and may be of any age:
 where all is lost again, the next restore goes on from the same point. It may have been one before the newest.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Final
 
 from strandline.node.checkpoints.context import CheckpointContext
@@ -30,6 +32,7 @@ from strandline.node.objectstore.store import (
 from strandline.snapshot.tail_document import life_prefix, parse_tail_name, tails_prefix
 from strandline.snapshot.tail_point import (
     READ_POINTS,
+    TailPoint,
     TailPointDamaged,
     TailPointTooNew,
     decode_tail_point,
@@ -42,8 +45,10 @@ log = logging.getLogger(__name__)
 ABSENT_MS: Final = 3_600_000
 """Age at which tails go of a node that is not there, and of lives of the cluster that have ended."""
 POINT_MS: Final = 3_600_000
-"""Age of a tail point of this life from which on it keeps no tails: objects that its states name are gone by
-then."""
+"""Time from the first tail that is newer than a tail point of this life, from which on the point keeps no
+tails: objects that its states name are gone by then."""
+OWN_TAILS_MS: Final = 60_000
+"""Tails made within this time after a tail point was begun may be those that lead to it."""
 MAX_NAMES: Final = 100_000
 """Names that are looked at in one call; the others wait for the next."""
 
@@ -116,8 +121,8 @@ async def _needed(context: CheckpointContext, now_ms: int) -> list[tuple[str, di
     """Of each tail point that tails are kept for, the prefix of its life's tails, and by node the time in the
     name of the first one that it needs.
 
-    It is the newest point, unless that is an old one of this life; where it is of a life before, all that a
-    restore reads, as it may have passed over the newest ones. None where that cannot be known now.
+    It is the newest point, unless that is an old one of this life (`_counts`); where it is of a life before,
+    all that a restore reads, as it may have passed over the newest ones. None where that cannot be known now.
     """
     cluster, incarnation = context.config.cluster.id, context.controller.machine.incarnation
     found: list[tuple[str, dict[int, int]]] = []
@@ -125,7 +130,7 @@ async def _needed(context: CheckpointContext, now_ms: int) -> list[tuple[str, di
         for name in reversed((await stored_points(context.store, cluster))[-READ_POINTS:]):
             point = decode_tail_point(bytes(await context.store.get(name)))
             own = point.incarnation == incarnation
-            if not own or point.taken_ms >= now_ms - POINT_MS:
+            if not own or await _counts(context.store, point, now_ms):
                 found.append((life_prefix(cluster, point.incarnation), dict(point.floors)))
             if own:
                 break
@@ -133,3 +138,17 @@ async def _needed(context: CheckpointContext, now_ms: int) -> list[tuple[str, di
         log.warning("old tails are kept for now: the newest tail point cannot be read: %s", error)
         return None
     return found
+
+
+async def _counts(store: ObjectStore, point: TailPoint, now_ms: int) -> bool:
+    """Whether a tail point of this life keeps what it needs. Raises StoreError.
+
+    What it needs is not deleted while it does, so the first tail after it is found again each time.
+    """
+    if point.taken_ms >= now_ms - POINT_MS:
+        return True
+    life = life_prefix(point.cluster, point.incarnation)
+    for name in await store.list(life, f"{life}{point.taken_ms + OWN_TAILS_MS:015d}", MAX_LIST):
+        with suppress(ValueError):  # no tail
+            return parse_tail_name(name).made_ms >= now_ms - POINT_MS
+    return True

@@ -13,7 +13,7 @@ import pytest
 from strandline.node.checkpoints import tail_publishing, tail_sections
 from strandline.node.checkpoints.context import CheckpointContext
 from strandline.node.checkpoints.recorders import CheckpointRecorders
-from strandline.node.checkpoints.tail_pruning import ABSENT_MS, POINT_MS, remove_tails
+from strandline.node.checkpoints.tail_pruning import ABSENT_MS, OWN_TAILS_MS, POINT_MS, remove_tails
 from strandline.node.checkpoints.tail_publishing import TailPublishing
 from strandline.node.raft.host import RaftHost
 from strandline.snapshot.spark.tails import Tails
@@ -484,9 +484,30 @@ def test_what_the_newest_tail_point_needs_stays(node: Node) -> None:
     assert left(None) == []
     assert left(point) == names[1:]
     assert left(replace(point, incarnation="another")) == [], "what that one needs is of another life"
-    assert left(replace(point, taken_ms=now - POINT_MS - 60_000)) == []
     assert left(replace(point, floors=((2, 0),))) == []
     assert left(point, b"damaged") == names, "what it needs cannot be known"
+
+
+def test_what_an_old_tail_point_needs_stays_for_an_hour_from_when_more_was_published(node: Node) -> None:
+    """Nothing may have been written for days before, and then what it names is still there."""
+    taken = node.context.wall_ms()
+    needed = [tail_name(CLUSTER, INCARNATION, taken + age, 1, 1) for age in (-900, OWN_TAILS_MS - 1)]
+    point = TailPoint(CLUSTER, INCARNATION, 1, taken, 1, 5_000, ((1, taken - 900),), ())
+    node.store.objects |= {point.name: point.encode(), **dict.fromkeys(needed, b"")}
+    context = cast(CheckpointContext, node.context)
+
+    def left() -> list[str]:
+        run(node.world, node.node, remove_tails(context, frozenset(), 0))
+        return [name for name in needed if name in node.store.objects]
+
+    node.now_ms += 24 * POINT_MS
+    node.store.objects[f"{needed[0].rpartition('/')[0]}/1/stray"] = b""
+    assert left() == needed, "nothing was published since"
+    node.store.objects[tail_name(CLUSTER, INCARNATION, node.context.wall_ms(), 1, 2)] = b""
+    node.now_ms += POINT_MS - 1
+    assert left() == needed
+    node.now_ms += 2
+    assert left() == []
 
 
 def test_what_a_restore_went_on_from_stays_until_there_is_a_point_of_this_life(node: Node) -> None:
