@@ -115,6 +115,11 @@ class Objects:
         if index > self._terms.get(group, (0, 0))[0]:
             self._terms[group] = (index, term)
 
+    def begun(self, group: int, index: int, machine: PartitionStateMachine) -> None:
+        """A partition's replica is about to apply a leader's first entry: its state is the newest if none is
+        known. While the cluster epoch rests that entry may be the only one."""
+        self._newest.setdefault(group, (index, machine))
+
     def captured(self, group: int, index: int, state: bytes) -> None:
         """A checkpoint's state, by the first replica that captured it."""
         if group != CONTROLLER_GROUP:

@@ -52,6 +52,9 @@ class WatchedRecorder(CheckpointRecorder):
 
     def begin_term(self, index: int, term: int, node: int) -> None:
         self.broker.ledger.began(self.group, index, term, node)
+        hosted = self.broker.host.groups.get(self.group)
+        if hosted is not None and self.group in self.broker.places:
+            self.broker.ledger.objects.begun(self.group, index, hosted.machine.plain)
         super().begin_term(index, term, node)
 
     def applied(self, index: int, term: int, command: bytes) -> None:
