@@ -17,6 +17,7 @@ from strandline.node.partition.fence import Grant
 from strandline.node.partition.lanes import Lane, PendingBatch
 from strandline.node.partition.partition import Partition
 from strandline.node.partition.writer import Writer
+from strandline.node.replica.replica_machine import ReplicaMachine
 from strandline.node.rpc import Handler
 from strandline.statemachine.controller.hosted_groups import PartitionGroup
 from strandline.statemachine.machine import Captured
@@ -54,6 +55,7 @@ class WatchedRecorder(CheckpointRecorder):
         self.broker.ledger.began(self.group, index, term, node)
         hosted = self.broker.host.groups.get(self.group)
         if hosted is not None and self.group in self.broker.places:
+            assert isinstance(hosted.machine, ReplicaMachine)
             self.broker.ledger.objects.begun(self.group, index, hosted.machine.plain)
         super().begin_term(index, term, node)
 
