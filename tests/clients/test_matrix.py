@@ -98,10 +98,10 @@ def settle(members: Sequence[Driver], whole: set[Place]) -> tuple[list[frozenset
 
 
 def read(members: Sequence[Driver], count: int) -> list[str]:
-    """Poll until so many values have come, and a moment longer: more is told as well."""
+    """Poll until so many different values have come, and a moment longer: more is told as well."""
     values: list[str] = []
     deadline = time.monotonic() + READ_SECONDS
-    while len(values) < count and time.monotonic() < deadline:
+    while len({*values}) < count and time.monotonic() < deadline:
         values += [value for one in poll_all(members) for value in one.values]
     return values + [value for one in poll_all(members, 0.2) for value in one.values]
 
@@ -444,11 +444,12 @@ def test_one_group_of_all_clients_outlives_a_member(drivers: Drivers, take: Take
     held, _ = settle(members, places(topic, partitions))
     assert {len(each) for each in held} == {2}
     fill(members[0], topic, numbered("all", 60), partitions)
-    assert sorted(read(members, 60)) == sorted(numbered("all", 60))
+    # Each at least once: on a slow machine a member may lose its session, and its partitions are read again.
+    assert {*read(members, 60)} == {*numbered("all", 60)}
     for member in members:
         member.ask("commit")
     members.pop(1).kill()
     held, again = settle(members, places(topic, partitions))
     assert [value for values in again for value in values] == []
     fill(members[0], topic, numbered("rest", 60), partitions)
-    assert sorted(read(members, 60)) == sorted(numbered("rest", 60))
+    assert {*read(members, 60)} == {*numbered("rest", 60)}

@@ -203,6 +203,17 @@ class Topics:
         return None if configs is None else SimpleNamespace(configs=configs, partitions=[HERE] * 8)
 
 
+class Replicas(list["Replica"]):
+    """Those of a node: any of them may have changed since the last look."""
+
+    looks = 0
+
+    @property
+    def changes(self) -> int:
+        self.looks += 1
+        return self.looks
+
+
 @dataclass
 class Node:
     """What the upkeep needs of a node, and the upkeep."""
@@ -214,7 +225,7 @@ class Node:
     compactor: Compactor
     boot_id: int = 1
     topics: Topics = field(default_factory=Topics)
-    partitions: list[Replica] = field(default_factory=list)
+    partitions: Replicas = field(default_factory=lambda: Replicas())
     now_ms: int = TIME
     registered: bool = True
 
