@@ -38,7 +38,7 @@ from strandline.statemachine.partition.partition_commands import (
 )
 from strandline.statemachine.partition.placeholder import InlineBatch
 from tests.compaction.logs import TIME, Plan, Written, bytes_of, read
-from tests.level_one.upkeep_harness import HandReplica
+from tests.level_one.upkeep_harness import HandReplica, Replicas
 from tests.level_zero.samples import run, started
 from tests.simulation.node import SimNode
 from tests.simulation.store import SimStore
@@ -203,17 +203,6 @@ class Topics:
         return None if configs is None else SimpleNamespace(configs=configs, partitions=[HERE] * 8)
 
 
-class Replicas(list["Replica"]):
-    """Those of a node: any of them may have changed since the last look."""
-
-    looks = 0
-
-    @property
-    def changes(self) -> int:
-        self.looks += 1
-        return self.looks
-
-
 @dataclass
 class Node:
     """What the upkeep needs of a node, and the upkeep."""
@@ -225,7 +214,7 @@ class Node:
     compactor: Compactor
     boot_id: int = 1
     topics: Topics = field(default_factory=Topics)
-    partitions: Replicas = field(default_factory=lambda: Replicas())
+    partitions: Replicas[Replica] = field(default_factory=Replicas)
     now_ms: int = TIME
     registered: bool = True
 

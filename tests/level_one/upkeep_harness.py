@@ -203,7 +203,10 @@ class Topics:
         return None if configs is None else SimpleNamespace(configs=configs)
 
 
-class Replicas(list[HandReplica]):
+Member = TypeVar("Member", bound=HandReplica)
+
+
+class Replicas(list[Member]):
     """Those of a node: any of them may have changed at any moment, unless they are `still`."""
 
     def __init__(self) -> None:
@@ -212,7 +215,7 @@ class Replicas(list[HandReplica]):
         self.looks = 0
         self._changes = 0
 
-    def __iter__(self) -> Iterator[HandReplica]:
+    def __iter__(self) -> Iterator[Member]:
         self.looks += 1
         return super().__iter__()
 
@@ -234,7 +237,7 @@ class Node:
     config: NodeConfig
     rng: random.Random
     topics: Topics = field(default_factory=Topics)
-    partitions: Replicas = field(default_factory=Replicas)
+    partitions: Replicas[HandReplica] = field(default_factory=Replicas)
     clock: HandClock = field(default_factory=HandClock)
     now_ms: int = 1_000_000
     registered: bool = True
