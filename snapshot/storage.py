@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from io import FileIO
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
 
+Opened = TypeVar("Opened")
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 _CHECK = "check the bucket's name, its options and what they permit"
@@ -124,7 +127,7 @@ class FolderStorage(Storage):
 
     def folders(self, prefix: str) -> list[str]:
         try:
-            with os.scandir(os.path.join(self.url, prefix)) as entries:
+            with self._scanned(prefix) as entries:
                 return sorted(e.name for e in entries if not e.name.startswith(".") and e.is_dir())
         except FileNotFoundError:
             self._check_there()
@@ -134,7 +137,7 @@ class FolderStorage(Storage):
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         try:
-            with os.scandir(os.path.join(self.url, prefix)) as entries:
+            with self._scanned(prefix) as entries:
                 for entry in entries:
                     if entry.name.startswith("."):
                         continue
@@ -149,14 +152,14 @@ class FolderStorage(Storage):
 
     def get(self, key: str) -> bytes:
         try:
-            with open(self._path(key), "rb", buffering=0) as file:
+            with self._opened(key) as file:
                 return file.read()
         except OSError as error:
             raise self._failed(key, error) from error
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         try:
-            with open(self._path(key), "rb", buffering=0) as file:
+            with self._opened(key) as file:
                 data = os.pread(file.fileno(), length, start)
         except OSError as error:
             raise self._failed(key, error) from error
@@ -164,14 +167,25 @@ class FolderStorage(Storage):
 
     def read_into(self, key: str, start: int, room: memoryview) -> None:
         try:
-            with open(self._path(key), "rb", buffering=0) as file:
+            with self._opened(key) as file:
                 found = os.preadv(file.fileno(), [room], start)
         except OSError as error:
             raise self._failed(key, error) from error
         _check_length(self.url, key, start, len(room), found)
 
-    def _path(self, key: str) -> str:
-        return os.path.join(self.url, key)
+    def _scanned(self, prefix: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        return self._twice(lambda: os.scandir(os.path.join(self.url, prefix)))
+
+    def _opened(self, key: str) -> FileIO:
+        return self._twice(lambda: open(os.path.join(self.url, key), "rb", buffering=0))
+
+    def _twice(self, opened: Callable[[], Opened]) -> Opened:
+        """Open it; look once more for what is missing: the whole folder may have come back meanwhile."""
+        try:
+            return opened()
+        except FileNotFoundError:
+            self._check_there()
+            return opened()
 
     def _failed(self, key: str, error: OSError) -> StorageError:
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):

@@ -145,6 +145,36 @@ def test_a_folder_that_goes_while_it_is_listed_is_no_shorter_list(tmp_path: Path
         list(files)
 
 
+def test_a_folder_that_comes_back_before_it_is_looked_for_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The object was looked for without the folder, and the folder once it was there again."""
+    place, away = tmp_path / "objects", tmp_path / "away"
+    (place / "a").mkdir(parents=True)
+    (place / "a" / "1").write_bytes(b"x")
+    storage = open_storage(str(place))
+    assert isinstance(storage, FolderStorage)
+    look = storage._is_empty
+
+    def back() -> bool:
+        if away.exists():
+            away.rename(place)
+        return look()
+
+    monkeypatch.setattr(storage, "_is_empty", back)
+    asks: list[tuple[Callable[[], object], object]] = [
+        (lambda: storage.folders(""), ["a"]),
+        (lambda: storage.list("a/"), ["a/1"]),
+        (lambda: storage.get("a/1"), b"x"),
+        (lambda: storage.get_range("a/1", 0, 1), b"x"),
+    ]
+    for ask, answer in asks:
+        place.rename(away)
+        assert ask() == answer
+    with pytest.raises(ObjectMissing):
+        storage.get("a/2")
+
+
 def test_an_audit_waits_on_where_the_shell_that_began_it_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

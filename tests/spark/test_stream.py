@@ -13,6 +13,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from itertools import chain
@@ -744,12 +745,13 @@ def test_a_folder_that_is_away_for_a_while_is_waited_for_once_a_stream_has_begun
     own: StoredCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
 ) -> None:
     """Spark ends a query with its source's first error."""
-    away, waits = own.root.with_name("away"), []
+    away, waits, one = own.root.with_name("away"), [], threading.Lock()
 
     def sleep(seconds: float) -> None:
-        waits.append(seconds)
-        if len(waits) >= 3 and away.exists():
-            away.rename(own.root)
+        with one:  # a task's threads wait, each for itself
+            waits.append(seconds)
+            if len(waits) >= 3 and away.exists():
+                away.rename(own.root)
 
     monkeypatch.setattr(patient_storage, "FIRST_WAIT_SECONDS", 4.0)
     monkeypatch.setattr(time, "sleep", sleep)
