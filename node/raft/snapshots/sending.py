@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class SnapshotSending(Part):
     """A leader's side of bringing followers up by snapshot."""
 
-    __slots__ = ("quiescence", "replaced_at", "resting", "senders", "store", "taking")
+    __slots__ = ("brought", "quiescence", "replaced_at", "resting", "senders", "store", "taking")
 
     def __init__(
         self, state: ReplicaState, store: SnapshotStore, taking: SnapshotTaking, quiescence: Quiescence
@@ -42,8 +42,11 @@ class SnapshotSending(Part):
         self.store = store
         self.taking = taking
         taking.on_saved = self.start_waiting
+        taking.held_from = self.held_from
         self.quiescence = quiescence
         self.senders: dict[int, Sender] = {}
+        self.brought: dict[int, int] = {}
+        """Followers that were sent a snapshot and are not level yet, each with the newest one's index."""
         self.resting: set[int] = set()
         """Followers that could not use a snapshot, until another is stored for them."""
         self.replaced_at: float = NEVER
@@ -58,7 +61,7 @@ class SnapshotSending(Part):
             self.taking.wanted[peer] = least_index
             self.taking.take()
             return
-        index = state.snapshot_index
+        index = self.brought[peer] = state.snapshot_index
         state.run_blocking(partial(self._open_for_sending, index), partial(self._begin_sending, peer, index))
 
     def start_waiting(self) -> None:
@@ -69,6 +72,17 @@ class SnapshotSending(Part):
             least = self.taking.wanted.pop(peer)
             if progress is not None:
                 self.start(peer, progress, least)
+
+    def held_from(self, index: int) -> int:
+        """The least entry after which a follower goes on that was sent a snapshot and lacks one till `index`.
+
+        One that is gone goes on with what is there when it is back.
+        """
+        progress = self.state.progress
+        for peer in list(self.brought):
+            if peer not in progress or progress[peer].match >= index or not self.host.connected(peer):
+                del self.brought[peer]
+        return min((max(sent, progress[peer].match) for peer, sent in self.brought.items()), default=index)
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
         file = self.store.open(self.state.id, index)
@@ -192,4 +206,5 @@ class SnapshotSending(Part):
     def abandon(self) -> None:
         for peer in list(self.senders):
             self.end(peer)
+        self.brought.clear()
         self.taking.wanted.clear()

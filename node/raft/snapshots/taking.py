@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from strandline.node.raft.configuration import Configuration
 from strandline.node.raft.rules.configuration_log import ConfigurationLog
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
 """Pause before a snapshot that could not be stored is tried again: each try serializes the whole state."""
+HELD_ENTRIES: Final = 100_000
+"""Most entries that stay for followers that are not level yet: to add up their bytes holds up the loop, for
+some milliseconds."""
 
 
 class SnapshotTaking(Part):
@@ -34,6 +38,7 @@ class SnapshotTaking(Part):
         "_room",
         "_trailing_bytes",
         "configuration_log",
+        "held_from",
         "on_saved",
         "saving",
         "store",
@@ -49,13 +54,15 @@ class SnapshotTaking(Part):
         self.configuration_log = configuration_log
         self.on_saved: Callable[[], None] = lambda: None
         """Called when a snapshot was stored."""
+        self.held_from: Callable[[int], int] = lambda index: index
+        """Of the entries up to an index, followers that are not level yet still need those after this one."""
         self.saving: bool = False
         self.stored_is_bad: bool = False
         """A follower found this node's newest snapshot file damaged: store it again."""
         self.wanted: dict[int, int] = {}
         """Followers that wait for this node's next snapshot, with the least index that helps them."""
-        self._room: int = self.settings.trailing_bytes
-        """Bytes of entries that may stay behind the next snapshot."""
+        self._room: float = inf
+        """Bytes of entries that may stay behind the next snapshot, where that is less than usual."""
         self._trailing_bytes: int = 0
         """Those that stayed behind the newest."""
 
@@ -99,7 +106,7 @@ class SnapshotTaking(Part):
     def shorten(self, most_trailing_bytes: int) -> bool:
         """Let go of all applied entries in memory but this many bytes of the newest, once a snapshot covers
         them; returns whether one was begun."""
-        self._room = min(most_trailing_bytes, self.settings.trailing_bytes)
+        self._room = most_trailing_bytes
         if self.take():
             return True
         if not self.saving:
@@ -162,21 +169,28 @@ class SnapshotTaking(Part):
         self._trailing_bytes = 0
 
     def drop_covered(self, index: int) -> None:
-        """Drop the entries that a snapshot covers, except a few that a slow follower may still need."""
-        state = self.state
+        """Drop the entries that a snapshot covers, except those that a slow follower may still need.
+
+        These are a few; and where one is sent a snapshot, what came after that. Without it the follower would
+        need the next snapshot as soon as it has this one, and under a steady load never be level.
+        """
         trailing, self._trailing_bytes = self._trailing(index)
         keep_from = index - trailing
-        self._room = self.settings.trailing_bytes
+        self._room = inf
         if self.journal.term_at(keep_from) is not None and keep_from > self.journal.base:
-            state.drop_below(keep_from)
+            self.state.drop_below(keep_from)
         self.configuration_log.compact(self.journal.base)
 
     def _trailing(self, index: int) -> tuple[int, int]:
         """Number of entries up to `index` that stay, and their bytes."""
-        most, size = self.settings.trailing_entries, 0
+        settings, size = self.settings, 0
+        held = min(index - self.held_from(index), HELD_ENTRIES)
+        most = max(settings.trailing_entries, held)
+        most_bytes = max(settings.trailing_bytes, settings.snapshot_bytes)
         after = max(index - most, self.journal.base)
         for count, (command, _, _) in enumerate(reversed(self.journal.after(after, index - after))):
-            if size + len(command) > self._room:
+            room = most_bytes if count < held else settings.trailing_bytes
+            if size + len(command) > min(room, self._room):
                 return count, size
             size += len(command)
         return most, size

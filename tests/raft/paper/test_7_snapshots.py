@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.snapshots.transfer import Status
 from strandline.statemachine.machine import Captured
@@ -215,3 +216,67 @@ def test_7_leader_keeps_leading_while_it_sends_a_snapshot() -> None:
     cluster.advance(3.0)
     assert cluster.leaders == [1]
     assert cluster[3].machine.snapshot() == cluster[1].machine.snapshot()
+
+
+def sending_to_3(config: RaftConfig) -> tuple[Replica, int]:
+    """A leader that has begun to send node 3 a snapshot, and the snapshot's index."""
+    leader = Replica(config=config)
+    leader.establish()
+    go_on(leader, 5, 2)
+    leader.told(3, MessageKind.NEED_SNAPSHOT, leader.group.term, 1, 0.0)
+    leader.host.run_jobs()
+    assert leader.take(MessageKind.SNAPSHOT)
+    return leader, leader.group.snapshot_index
+
+
+def go_on(leader: Replica, count: int, *peers: int) -> None:
+    """Commit so many entries with these followers, and store a snapshot."""
+    for number in range(count):
+        leader.propose(number)
+    leader.sync()
+    for peer in peers:
+        leader.acknowledge(peer, leader.group.journal.last)
+    leader.group.taking.take()
+    leader.host.run_jobs()
+    leader.sync()
+    assert leader.group.snapshot_index == leader.group.journal.last
+
+
+def test_7_what_follows_a_snapshot_on_its_way_stays_until_its_receiver_is_level() -> None:
+    """Else it needs the next one as soon as it has this one, and never gets level while commands come."""
+    leader, index = sending_to_3(SMALL)
+    group, term = leader.group, leader.group.term
+    for _ in range(3):
+        go_on(leader, 4, 2)
+        assert group.journal.base == index
+    total = group.sending.senders[3].total
+    leader.told(3, MessageKind.SNAPSHOT_REPLY, term, index, total, int(Status.DONE), 0.0)
+    go_on(leader, 4, 2)
+    assert group.journal.base == index
+    leader.take()
+    leader.acknowledge(3, index)
+    assert {message.kind for message in leader.take()} == {MessageKind.APPEND}
+    go_on(leader, 4, 2, 3)
+    assert group.journal.base == group.journal.last
+    go_on(leader, 4, 2)
+    assert group.journal.base == group.journal.last
+
+
+def test_7_what_stays_for_the_receiver_of_a_snapshot_is_bounded() -> None:
+    """By the bytes after which a snapshot is taken, or less where the node's logs are to be short."""
+    length = len(entry(1, 1)[0])
+    leader, _ = sending_to_3(replace(SMALL, trailing_bytes=length, snapshot_bytes=6 * length))
+    go_on(leader, 20, 2)
+    kept = leader.group.journal.after(leader.group.journal.base)
+    assert 4 * length < sum(len(command) for command, _, _ in kept) <= 6 * length
+    leader.group.taking.shorten(2 * length)
+    kept = leader.group.journal.after(leader.group.journal.base)
+    assert 0 < sum(len(command) for command, _, _ in kept) <= 2 * length
+
+
+def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:
+    leader, _ = sending_to_3(SMALL)
+    leader.host.away.add(3)
+    leader.group.connections.on_disconnect(3)
+    go_on(leader, 4, 2)
+    assert leader.group.journal.base == leader.group.journal.last

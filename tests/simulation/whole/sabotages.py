@@ -278,7 +278,7 @@ _FOUND_WITH: dict[str, tuple[int, ...]] = {
     "moved-at-once": (21, 39),
     "moved-when-added": (21, 39),
     "decisions-outlive-acls": (2024,),
-    "acls-of-the-first-state": (2024,),
+    "acls-of-the-first-state": (2025,),
     "removed-unseen": (2541,),
     "users-of-the-first-state": (2092,),
     "users-in-no-snapshot": (2025,),

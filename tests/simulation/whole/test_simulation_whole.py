@@ -114,6 +114,14 @@ def test_upheavals_cover_what_they_are_for() -> None:
     assert not any(plan_of(seed).upheaval for seed in range(2000))
 
 
+def test_a_move_ends_while_snapshots_take_longer_to_send_than_to_become_old() -> None:
+    """More than a second passes until one has arrived, and several are taken meanwhile, without a pause."""
+    plan = plan_of(5157)
+    assert "move" in plan.admin
+    assert plan.raft.snapshot_chunk_bytes * plan.raft.snapshot_window < plan.raft.snapshot_bytes / 5
+    assert run_seed(5157).findings == []
+
+
 @pytest.mark.parametrize("seed", [12, 31, 69])
 def test_folders_that_are_wiped_cost_nothing(seed: int) -> None:
     report = run_seed(seed)
