@@ -210,6 +210,7 @@ class _Process:
         host.on_groups_changed = garbage.changed
         garbage.changed()  # those of the start
         broker.memory.start()
+        broker.kafka.messages.load_usual()
         await self._stopping.wait()
         if self._fatal is None:
             try:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from threading import Event, current_thread, main_thread
 from typing import Any
 
@@ -17,6 +18,7 @@ from strandline.node.kafka.wire import message_loader, response_types
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.message_loader import MessageLoader
 from tests.kafka.wire.server_harness import EchoHandler, api_versions, commit, init, serve, settle
+from tests.node.one_node import SECONDS, write_config
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -99,6 +101,60 @@ async def test_a_stranger_has_nothing_imported_but_what_a_login_needs(
         client.writer.write(api_versions(3))
         assert await client.answer() == 3
         assert gate.asked == [(ApiKey.API_VERSIONS, 0)]
+
+
+@on_a_loop
+async def test_what_clients_begin_with_is_imported_before_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_loader, "USUAL_SECONDS", 0.01)
+    monkeypatch.setattr(message_loader, "PAUSE_SECONDS", 0.0)
+    async with serve(EchoHandler()) as served:
+        gate = Gate(monkeypatch)
+        served.server.messages.load_usual()
+        await asyncio.sleep(0.1)
+        client = await served.client()
+        client.writer.write(commit(1))
+        await settle(20)
+        assert gate.asked == [message_loader.USUAL[0]], "one after the other"
+        gate.open.set()
+        assert await client.answer() == 1
+        assert gate.asked.index((ApiKey.OFFSET_COMMIT, 2)) <= 1, "a client waits for one at most"
+        for _ in range(1000):
+            if len(gate.asked) > len(message_loader.USUAL):
+                break
+            await asyncio.sleep(0.01)
+        gate.asked.remove((ApiKey.OFFSET_COMMIT, 2))
+        assert gate.asked == [*message_loader.USUAL]
+        assert gate.threads == {False}
+
+
+@on_a_loop
+async def test_a_server_that_stops_imports_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_loader, "USUAL_SECONDS", 0.01)
+    gate, problems = Gate(monkeypatch), list[dict[str, Any]]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, problem: problems.append(problem))
+    loader = MessageLoader(loop)
+    loader.load_usual()
+    loader.close()
+    await asyncio.sleep(0.1)
+    assert (gate.asked, problems) == ([], [])
+
+
+def test_a_node_that_serves_imports_what_clients_begin_with(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from strandline.node import process\n"
+        "from strandline.node.kafka.wire import message_loader\n"
+        "def told(key, version):\n"
+        f"    print(key, version, os.path.exists({str(tmp_path / 'data' / 'node.json')!r}), flush=True)\n"
+        "    os._exit(0)\n"
+        "message_loader._import = told\n"
+        "sys.exit(process.main())\n"
+    )
+    command = [sys.executable, "-c", program, "--config", str(write_config(tmp_path))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=SECONDS)
+    key, version = message_loader.USUAL[0]
+    assert done.stdout == f"{int(key)} {version} True\n"
 
 
 @on_a_loop
