@@ -64,8 +64,9 @@ def path(tmp_path: Path) -> Path:
     """A file that is not in the system's memory."""
     path = tmp_path / "object"
     path.write_bytes(DATA)
+    written = part(path)
     forget(path)
-    if part(path) is None:
+    if (written, part(path)) != (1.0, 0.0):  # an overlay says that nothing is, and a tmpfs forgets nothing
         pytest.skip("the system cannot say what of a file is in memory")
     return path
 
