@@ -225,9 +225,8 @@ class FolderStorage(Storage):
     def _files(self, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
         for key, entry in self._walk(prefix):
             try:
-                file = entry.stat()
+                file = self._twice(entry.stat)
             except FileNotFoundError:
-                self._check_there()
                 continue  # deleted since it was listed
             except OSError as error:
                 raise self._said(f"{self.url}: {error}", error) from error

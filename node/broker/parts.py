@@ -230,7 +230,7 @@ class NodeParts:
             store, BuilderConfig(block_bytes=config.level_one.block_bytes), loop=loop
         )
         self.level_one_reader = LevelOneReader(
-            store, LevelOneReaderConfig.sized_for(store, config.cache.level_one_bytes), loop=loop
+            store, LevelOneReaderConfig(cache_bytes=config.cache.level_one_bytes), loop=loop
         )
         self.memory = budget_of(self)
         self.collectable = CollectableEpochs(

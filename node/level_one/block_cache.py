@@ -67,10 +67,6 @@ class BlockCache(Generic[T]):
     def __len__(self) -> int:
         return len(self._present)
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether it is here or on its way."""
-        return key in self._present or key in self._loading
-
     def peek(self, key: Key) -> T | None:
         """The cached entry, without counting as a use."""
         return self._present.get(key)
@@ -100,7 +96,7 @@ class BlockCache(Generic[T]):
 
         At most half of the cache is for that: what was read ahead may not push out what was read ahead.
         """
-        if key in self:
+        if key in self._present or key in self._loading:
             return True
         if self._closed or self.ahead_bytes + size > self.max_bytes // 2:
             return False

@@ -48,10 +48,6 @@ class OpenObject:
         """Whether it is worth keeping."""
         return self.file is not None
 
-    def in_memory(self, number: int) -> bool:
-        """Whether there is a file, and the system has most of a chunk in memory or cannot tell."""
-        return self.file is not None and self.file.mostly_in_memory(*self.layout.span_of(number))
-
 
 class FileChunk(CheckedBlocks):
     """Neighbouring blocks of an open file that were checked."""
@@ -98,15 +94,12 @@ class FileChunks:
         self._loop = loop
         self._look: asyncio.TimerHandle | None = None
 
-    async def opened(self, layout: Layout, block: int) -> OpenObject | None:
-        """The object's file, if there is one to be had and a block is in the system's memory.
-
-        Raises StoreError, ObjectNotFound among them.
-        """
+    async def opened(self, layout: Layout) -> OpenObject | None:
+        """The object's file, if there is one to be had. Raises StoreError, ObjectNotFound among them."""
         if not self._store.has_files:
             return None
         opened = await arrived(self.objects.get(_key(layout), partial(self._open, layout)))
-        return opened if opened.in_memory(opened.layout.chunk_of(block)) else None
+        return None if opened.file is None else opened
 
     def opened_ahead(self, layout: Layout) -> OpenObject | None:
         """The object's file if it is open already; it is being opened from now on if not."""
@@ -119,14 +112,9 @@ class FileChunks:
         return self.chunks.get((opened.layout.footer.unique, number), partial(self._check, opened, number))
 
     def ahead(self, opened: OpenObject, number: int) -> bool:
-        """Check a chunk that will be wanted soon; False where too much is waiting so.
-
-        False also where the system does not have it in memory: it is then better read past that.
-        """
+        """Check a chunk that will be wanted soon; False where too much is waiting so."""
         _, length = opened.layout.span_of(number)
         key = (opened.layout.footer.unique, number)
-        if key not in self.chunks and not opened.in_memory(number):
-            return False
         return self.chunks.ahead(key, length, partial(self._check, opened, number, ahead=True))
 
     async def close(self) -> None:

@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeAlias, cast
 
 from strandline.node.level_one.block_cache import BlockCache, Loaded, arrived
 from strandline.node.level_one.chunks import Chunk, Layout
-from strandline.node.level_one.file_chunks import CHUNK_BYTES as FILE_CHUNK_BYTES
 from strandline.node.level_one.file_chunks import FileChunk, FileChunks, OpenObject
 from strandline.node.level_one.loads import Loads
 from strandline.node.level_one.read_ahead import Ahead, check_ahead, read_ahead
@@ -49,11 +48,6 @@ class LevelOneReaderConfig:
 
     max_gets: int = 16
     """Most gets ahead of their readers; for what readers wait for there are a quarter more. Others wait."""
-
-    @classmethod
-    def sized_for(cls, store: ObjectStore, cache_bytes: int) -> LevelOneReaderConfig:
-        """The bounds of a node: a get from a folder costs a turn of a thread, and no way to a bucket."""
-        return cls(cache_bytes, FILE_CHUNK_BYTES if store.has_files else MIB)
 
     def __post_init__(self) -> None:
         if self.cache_bytes < 0 or self.chunk_bytes < 1 or self.ahead_bytes < 0 or self.max_gets < 1:
@@ -211,7 +205,7 @@ class LevelOneReader:
         goes_on = offset == block.base_offset
         file = None
         if files and goes_on and last > first and extent.size > self._config.chunk_bytes:
-            file = await self.files.opened(layout, first)
+            file = await self.files.opened(layout)
         layout = layout if file is None else file.layout
         numbers = range(layout.chunk_of(first), layout.chunk_of(max(last - 1, first)) + 1)
         wanted = [cast(Wanted, self._want(layout, number, file)) for number in numbers]

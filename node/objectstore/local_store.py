@@ -22,7 +22,6 @@ from typing import TypeVar
 from strandline.node.objectstore.disk_errors import BRING_BACK, cure, describe
 from strandline.node.objectstore.joined_parts import joined
 from strandline.node.objectstore.object_file import Checked, FileCut, ObjectFile, ObjectFiles
-from strandline.node.objectstore.past_cache import PAST_CACHE_FROM, PastCache
 from strandline.node.objectstore.store import (
     Buffer,
     NotDone,
@@ -78,7 +77,6 @@ class LocalStore(ObjectStore):
         self._loop, self._executor = loop, executor
         self._jobs = self._made = 0
         self._files = ObjectFiles(loop, executor)
-        self._past_cache = PastCache(loop)
         self._durable: set[str] = set()  # folders known to exist durably; only ever asked for membership
 
     @classmethod
@@ -132,8 +130,7 @@ class LocalStore(ObjectStore):
 
     async def get_range(self, key: str, start: int, length: int) -> Buffer:
         check_range(key, start, length)
-        once = length >= PAST_CACHE_FROM and self._past_cache.is_first(key, start)
-        data = await self._look_up("get_range", key, lambda: self._read(key, start, length, once))
+        data = await self._look_up("get_range", key, lambda: self._read(key, start, length))
         if len(data) < length:
             raise RangeNotFound(key, start, length)
         return data
@@ -175,7 +172,6 @@ class LocalStore(ObjectStore):
             await self._run("delete", keys[0], lambda: self._delete(keys))
 
     async def close(self) -> None:
-        self._past_cache.close()
         self._release()
 
     async def _look_up(self, operation: str, key: str, job: Callable[[], T]) -> T:
@@ -266,10 +262,9 @@ class LocalStore(ObjectStore):
             self._durable.clear()
         self._durable.add(folder)
 
-    def _read(self, key: str, start: int, length: int, once: bool) -> Buffer:
+    def _read(self, key: str, start: int, length: int) -> bytes:
         with closing(self._disk.open(self._path(key))) as file:
-            past_cache = self._past_cache.read(file, start, length) if once else None
-            return file.pread(length, start) if past_cache is None else past_cache
+            return file.pread(length, start)
 
     def _fill(self, wanted: Wanted) -> bool:
         with suppress(OSError), closing(self._disk.open(self._path(wanted.key))) as file:

@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from crc32c import crc32c
 
-from strandline.node.objectstore.past_cache import MOSTLY, cached_part
 from strandline.node.raft.disk import Disk
 
 CHECKED_BYTES: Final = 256 * 1024
@@ -85,11 +84,6 @@ class ObjectFile:
         """
         return self._has(start) and self._has(start + length - 1)
 
-    def mostly_in_memory(self, start: int, length: int) -> bool:
-        """Whether the system has most of a range in memory, or cannot tell. Does not wait."""
-        part = cached_part(self._descriptor, start, length)
-        return part is None or part >= MOSTLY
-
     async def load(self, start: int, length: int) -> None:
         """Have the system read a range into its memory, in a thread. Raises FileCut and OSError."""
         await self._loop.run_in_executor(self._executor, self._load, start, length)
@@ -152,8 +146,6 @@ class ObjectFiles:
         self._loop = loop
         self._executor = executor
         self._open: WeakSet[ObjectFile] = WeakSet()
-        self._asked = False
-        """Whether the file system was asked: to ask has it read the beginning of a file ahead."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -175,10 +167,9 @@ class ObjectFiles:
             return None
         # Made here, so that the descriptor is closed also if the caller has stopped waiting.
         opened = ObjectFile(key, descriptor, loop=self._loop, executor=self._executor)
-        if not self._asked and not _can_tell(descriptor):
+        if not _can_tell(descriptor):
             self.has_any = False
             return None
-        self._asked = True
         self._open.add(opened)
         return opened
 

@@ -17,7 +17,6 @@ from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore import object_file
 from strandline.node.objectstore.local_store import LocalStore
 from strandline.node.objectstore.object_file import Checked, FileRange, ObjectFile
-from strandline.node.objectstore.past_cache import cached_part
 from strandline.snapshot.level_one_format import Block, parse
 from strandline.snapshot.level_one_writer import LevelOneWriter
 from strandline.snapshot.object_frame import BadObject
@@ -69,14 +68,6 @@ class Case:
         wanted = [extent for extent in self.extents if extent.end_offset > offset]
         return await self.reader.read(PLACE, wanted, offset, end, size, files=files)
 
-    def forget(self, name: str) -> None:
-        """Have the system forget an object's bytes; skips the test where it cannot say that it has."""
-        with open(self.folder / name, "rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            if cached_part(file.fileno(), 0, 1000) != 0.0:
-                pytest.skip("the system cannot say what of a file is in memory")
-
     def damage(self, name: str, position: int) -> None:
         with open(self.folder / name, "r+b") as file:
             file.seek(position)
@@ -93,8 +84,7 @@ def on_files(test: Callable[[Case], Awaitable[None]]) -> Callable[..., None]:
 
         async def started() -> None:
             store = opened_store(tmp_path)
-            if not (await stored_file(store, "probe", b".")).mostly_in_memory(0, 1):
-                pytest.skip("the system cannot say what of a file is in memory")
+            await stored_file(store, "probe", b".")
             case = Case(tmp_path, store)
             try:
                 await test(case)
@@ -132,39 +122,6 @@ async def test_parts_of_a_block_and_small_objects_are_bytes(case: Case) -> None:
         runs = await case.read(offset, end, size, files=True)
         assert not any(isinstance(run.data, FileRange) for run in runs), (offset, end, size)
         assert case.checks == 0
-
-
-@on_files
-async def test_what_the_system_does_not_have_in_memory_is_bytes_until_it_has(case: Case) -> None:
-    name = await case.stored(100)
-    plain = await case.read(0, files=False)
-    case.reader.chunks.drop(lambda _: True)
-    case.forget(name)
-    cold = await case.read(0, files=True)
-    assert not any(isinstance(run.data, FileRange) for run in cold)
-    assert case.checks == 0, "none ahead either"
-    # They are short, and came by way of the system's memory.
-    warm = await case.read(0, files=True)
-    assert all_files(warm)
-    assert sent_bytes([r.data for r in plain]) == sent_bytes([r.data for r in cold])
-    assert sent_bytes([r.data for r in plain]) == sent_bytes([r.data for r in warm])
-
-
-@on_files
-async def test_only_what_is_in_the_systems_memory_is_checked_ahead(case: Case) -> None:
-    await case.stored(100)
-    asked: list[tuple[int, int]] = []
-
-    def told(_: ObjectFile, start: int, length: int) -> bool:
-        asked.append((start, length))
-        return len(asked) < 3
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ObjectFile, "mostly_in_memory", told)
-        assert all_files(await case.read(0, size=3000, files=True))
-    await asyncio.sleep(0.05)
-    assert case.checks == 2, "the one that is sent, and one ahead"
-    assert len(asked) == 3
 
 
 @on_files

@@ -173,6 +173,12 @@ def test_a_folder_that_comes_back_before_it_is_looked_for_hides_nothing(
         assert ask() == answer
     with pytest.raises(ObjectMissing):
         storage.get("a/2")
+    sizes = storage._files("a/")
+    (place / "a" / "2").write_bytes(b"xy")
+    found = [next(sizes)]
+    place.rename(away)
+    found += sizes
+    assert sorted(key for key, _ in found) == ["a/1", "a/2"]
 
 
 def test_an_audit_waits_on_where_the_shell_that_began_it_has_ended(
