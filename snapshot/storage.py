@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
 
-Opened = TypeVar("Opened")
+Found = TypeVar("Found")
 SCHEMES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
 
 _CHECK = "check the bucket's name, its options and what they permit"
@@ -179,13 +179,13 @@ class FolderStorage(Storage):
     def _opened(self, key: str) -> FileIO:
         return self._twice(lambda: open(os.path.join(self.url, key), "rb", buffering=0))
 
-    def _twice(self, opened: Callable[[], Opened]) -> Opened:
-        """Open it; look once more for what is missing: the whole folder may have come back meanwhile."""
+    def _twice(self, look: Callable[[], Found]) -> Found:
+        """Look once more for what is missing: the whole folder may have come back meanwhile."""
         try:
-            return opened()
+            return look()
         except FileNotFoundError:
             self._check_there()
-            return opened()
+            return look()
 
     def _failed(self, key: str, error: OSError) -> StorageError:
         if isinstance(error, (FileNotFoundError, IsADirectoryError, NotADirectoryError)):
@@ -227,6 +227,7 @@ class FolderStorage(Storage):
             try:
                 file = self._twice(entry.stat)
             except FileNotFoundError:
+                self._check_there()
                 continue  # deleted since it was listed
             except OSError as error:
                 raise self._said(f"{self.url}: {error}", error) from error
