@@ -8,6 +8,7 @@ process (SIGBUS).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
@@ -89,7 +90,12 @@ class ObjectFile:
         await self._loop.run_in_executor(self._executor, self._load, start, length)
 
     def checked(self, ranges: Sequence[tuple[int, int]]) -> list[Checked]:
-        """Read ranges (position, length) and tell their checksums. Blocks. Raises FileCut and OSError."""
+        """Read ranges (position, length) and tell their checksums. Blocks. Raises FileCut and OSError.
+
+        They should be neighbours: the system is asked for all from the first to the last of them at once.
+        """
+        if ranges:
+            self._ask_for(ranges[0][0], sum(ranges[-1]))
         return [self._checked(start, length) for start, length in ranges]
 
     def _has(self, position: int) -> bool:
@@ -100,6 +106,15 @@ class ObjectFile:
         except BlockingIOError:
             return False
         return True
+
+    def _ask_for(self, start: int, end: int) -> None:
+        """Have the system read all of a range if it does not have its first byte in memory.
+
+        Else the system guesses by itself what comes next, from pieces that several threads read of one file.
+        """
+        if not self._has(start):
+            with contextlib.suppress(OSError):  # advice: whether the file can be read, the reading tells
+                os.posix_fadvise(self._descriptor, start, end - start, os.POSIX_FADV_WILLNEED)
 
     def _load(self, start: int, length: int) -> None:
         buffer = _buffer()

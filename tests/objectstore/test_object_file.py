@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from strandline.node.objectstore import object_file
-from strandline.node.objectstore.object_file import CHECKED_BYTES, FileCut
+from strandline.node.objectstore.object_file import CHECKED_BYTES, FileCut, ObjectFile
 from strandline.node.objectstore.store import ObjectNotFound, RangeNotFound
 from tests.objectstore.files import opened_store, stored_file
 from tests.open_files import open_below
@@ -46,6 +46,36 @@ def test_what_the_system_has_let_go_of_is_told_and_comes_back_by_a_load(tmp_path
             file.in_memory(0, len(DATA) + 1)
         with pytest.raises(FileCut):
             await file.load(len(DATA) - 1, 2)
+
+    asyncio.run(check())
+
+
+def test_what_is_not_in_memory_is_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An advice that is refused is no error: the bytes come all the same."""
+    asked: list[tuple[int, int, int]] = []
+    looked: list[int] = []
+
+    def has(file: ObjectFile, position: int) -> bool:
+        looked.append(position)
+        return len(looked) > 1
+
+    def advise(fd: int, start: int, length: int, advice: int) -> None:
+        asked.append((start, length, advice))
+        raise OSError(errno.EINVAL, "no such advice")
+
+    async def check() -> None:
+        store = opened_store(tmp_path)
+        file = await stored_file(store, "a/b", DATA)
+        monkeypatch.setattr(ObjectFile, "_has", has)
+        monkeypatch.setattr(os, "posix_fadvise", advise)
+        ranges = [(4, 5000), (5004, CHECKED_BYTES), (5004 + CHECKED_BYTES, 3)]
+        for _ in range(2):
+            assert [one.crc for one in await store.checked(file, ranges)] == [
+                crc32c(DATA[start : start + length]) for start, length in ranges
+            ]
+        assert asked == [(4, 5003 + CHECKED_BYTES, os.POSIX_FADV_WILLNEED)], "it is in memory then"
+        assert looked == [4, 4]
+        assert await store.checked(file, []) == []
 
     asyncio.run(check())
 
