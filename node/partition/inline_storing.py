@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from heapq import nlargest
+from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -37,6 +38,9 @@ at once is 10 ms at the leader and 4 at each follower, and each batch that is pr
 LOG_BYTES: Final = 64 * 1024 * 1024
 """Bytes of applied entries in memory, of all partitions here. Above this snapshots of those with most are
 taken: what is stored in objects is still in these entries."""
+HELD_BYTES: Final = 64 * 1024 * 1024
+"""Of logs that bring a follower up these do not count. It is what one of them may have: `snapshot_bytes` that
+stay for the follower, and as much again until the next snapshot."""
 SHORTENED_AT_ONCE: Final = 256
 """Logs in one look: each is a snapshot, which is a file."""
 SHORTENED_IN_A_TURN: Final = 8
@@ -192,6 +196,9 @@ class InlineStoring:
         less than stays usually: otherwise that alone would be a gigabyte, and nothing here would lessen it.
         """
         logs, self._logs = self._logs, []
+        if sum(size for size, _ in logs) <= LOG_BYTES:
+            return
+        logs = _without_held(logs)
         total = sum(size for size, _ in logs)
         if total <= LOG_BYTES:
             return
@@ -262,3 +269,23 @@ class InlineStoring:
             measures.stored_batches += outcome.batches
             measures.stored_bytes += sum(extent.length for extent, _ in some)
         return True
+
+
+def _without_held(logs: Sequence[tuple[int, Partition]]) -> list[tuple[int, Partition]]:
+    """The logs without those that bring a follower up: cut, these would have to send it a snapshot again.
+
+    Those whose snapshots began to be sent first are left out, up to `HELD_BYTES`, and the first in any case:
+    it ends, or its follower lacks too much and it is the last. So no two keep each other from an end.
+    """
+    left, others = HELD_BYTES, list[tuple[int, Partition]]()
+    for log in sorted(logs, key=_since):
+        size, _ = log
+        if _since(log) < inf and (size <= left or left == HELD_BYTES):
+            left -= size
+        else:
+            others.append(log)
+    return others
+
+
+def _since(log: tuple[int, Partition]) -> float:
+    return log[1].group.sending.since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any, NamedTuple, TypeVar, cast
 
 import msgpack
@@ -93,6 +94,12 @@ class HandTaking:
         return True
 
 
+class HandSending:
+    """Says whether followers are brought up."""
+
+    since = inf
+
+
 class HandGroup:
     """A log that commits when a test says, and leads when a test says."""
 
@@ -100,6 +107,7 @@ class HandGroup:
 
     def __init__(self, loop: ManualLoop, partition: Partition) -> None:
         self.taking = HandTaking()
+        self.sending = HandSending()
         self.term = 0
         self.is_leader = False
         self.is_ready = False

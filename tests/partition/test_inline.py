@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
@@ -490,14 +490,17 @@ def test_while_nothing_changes_no_partition_is_looked_at(monkeypatch: pytest.Mon
         assert [looks_at_all() for _ in range(3)] == [True, True, False], "until the logs are short"
 
 
-def shortened(*log_bytes: int) -> list[int | None]:
-    """For partitions with so many bytes of entries each, what was to be left of those that were cut."""
+def shortened(*log_bytes: int, since: Sequence[float] = ()) -> list[int | None]:
+    """For partitions with so many bytes of entries each, what was to be left of those that were cut; `since`
+    as of `SnapshotSending`, of the first ones."""
     with ExitStack() as stack:
         table = PartitionTable()
         lones = [stack.enter_context(Lone(inline=INLINE)) for _ in log_bytes]
         for number, (lone, size) in enumerate(zip(lones, log_bytes, strict=True)):
             lone.group.taking.log_bytes = size
             table.add(number, lone.partition)
+        for lone, begun_at in zip(lones, since, strict=False):
+            lone.group.sending.since = begun_at
         first = lones[0]
         assert first.budget is not None
         part = InlineStoring(
@@ -514,6 +517,18 @@ def test_long_logs_are_cut_by_snapshots_the_longest_first(monkeypatch: pytest.Mo
     assert shortened(401) == [100]
     assert shortened(100, 190, 111, 0) == [None, 33, 33, None]
     assert shortened(*[41] * 10) == [10] * 7 + [None] * 3
+
+
+def test_logs_that_bring_followers_up_are_cut_only_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that began last are cut, so that one always comes to an end."""
+    monkeypatch.setattr(inline_storing, "LOG_BYTES", 400)
+    monkeypatch.setattr(inline_storing, "HELD_BYTES", 300)
+    assert shortened(200, 100, 401, since=(1.0, 2.0)) == [None, None, 100]
+    assert shortened(200, 100, 400, since=(1.0, 2.0)) == [None, None, None]
+    assert shortened(200, 101, 400, since=(1.0, 2.0)) == [None, None, 50]
+    assert shortened(200, 300, 390, since=(2.0, 1.0)) == [50, None, 50]
+    assert shortened(500, 402, since=(1.0, 2.0)) == [None, 100]
+    assert shortened(301, 402, since=(2.0, 1.0)) == [None, None]
 
 
 def test_one_look_does_not_cut_all_logs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,9 @@ class LeaderTick(Part):
         assured = True
         for peer, progress in state.progress.items():
             assured &= self._tick_peer(peer, progress, now)
-        if assured and self.quiescence.is_idle():
+        idle = assured and self.quiescence.is_idle()
+        self.sending.let_go(idle=idle)
+        if idle:
             self.host.set_active(state, False)
 
     def _tick_peer(self, peer: int, progress: Progress, now: float) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple
 
 from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.disk import DiskFile
@@ -30,6 +31,15 @@ from strandline.snapshot.document import (
 log = logging.getLogger(__name__)
 
 
+class Brought(NamedTuple):
+    """A follower that was sent a snapshot and is not level yet."""
+
+    snapshot_index: int
+    """That of the newest one."""
+    begun_at: float
+    """Time of this node's loop at which its sending began."""
+
+
 class SnapshotSending(Part):
     """A leader's side of bringing followers up by snapshot."""
 
@@ -45,8 +55,7 @@ class SnapshotSending(Part):
         taking.held_from = self.held_from
         self.quiescence = quiescence
         self.senders: dict[int, Sender] = {}
-        self.brought: dict[int, int] = {}
-        """Followers that were sent a snapshot and are not level yet, each with the newest one's index."""
+        self.brought: dict[int, Brought] = {}
         self.resting: set[int] = set()
         """Followers that could not use a snapshot, until another is stored for them."""
         self.replaced_at: float = NEVER
@@ -61,7 +70,8 @@ class SnapshotSending(Part):
             self.taking.wanted[peer] = least_index
             self.taking.take()
             return
-        index = self.brought[peer] = state.snapshot_index
+        index = state.snapshot_index
+        self.brought[peer] = Brought(index, self.host.now())
         state.run_blocking(partial(self._open_for_sending, index), partial(self._begin_sending, peer, index))
 
     def start_waiting(self) -> None:
@@ -74,15 +84,37 @@ class SnapshotSending(Part):
                 self.start(peer, progress, least)
 
     def held_from(self, index: int) -> int:
-        """The least entry after which a follower goes on that was sent a snapshot and lacks one till `index`.
+        """The least entry after which a follower goes on that was sent a snapshot and is not level.
 
-        One that is gone goes on with what is there when it is back.
+        It is level once all up to `index` is on its way: under load a distant one never has all. One that is
+        gone goes on with what is there when it is back.
         """
-        progress = self.state.progress
+        self._forget_level(index, gone=True)
+        progress, brought = self.state.progress, self.brought.items()
+        return min((max(one.snapshot_index, progress[peer].match) for peer, one in brought), default=index)
+
+    @property
+    def since(self) -> float:
+        """When the first snapshot began to be sent whose receiver is not level yet; else infinite."""
+        return min((one.begun_at for one in self.brought.values()), default=inf)
+
+    def let_go(self, *, idle: bool) -> None:
+        """Let what stayed for followers leave memory once they are level, or members no more.
+
+        Where one is gone it stays till the next snapshot, or until the group is idle: under load the follower
+        would need a snapshot again after each loss of its connection.
+        """
+        if self.brought:
+            self._forget_level(self.state.applied, gone=idle)
+            if not self.brought:
+                self.taking.let_go()
+
+    def _forget_level(self, index: int, *, gone: bool) -> None:
         for peer in list(self.brought):
-            if peer not in progress or progress[peer].match >= index or not self.host.connected(peer):
+            progress = self.state.progress.get(peer)
+            away = gone and not self.host.connected(peer)
+            if progress is None or away or progress.match >= index or _has_all_on_its_way(progress, index):
                 del self.brought[peer]
-        return min((max(sent, progress[peer].match) for peer, sent in self.brought.items()), default=index)
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
         file = self.store.open(self.state.id, index)
@@ -206,5 +238,11 @@ class SnapshotSending(Part):
     def abandon(self) -> None:
         for peer in list(self.senders):
             self.end(peer)
-        self.brought.clear()
         self.taking.wanted.clear()
+        if self.brought:
+            self.brought.clear()
+            self.taking.let_go()
+
+
+def _has_all_on_its_way(progress: Progress, index: int) -> bool:
+    return progress.phase is Phase.REPLICATE and progress.next > index

@@ -89,6 +89,18 @@ def test_7_a_log_that_is_to_be_short_keeps_less_behind_its_snapshot() -> None:
     assert (replica.terms, taking.log_bytes) == ([1] * 4, 4 * length)
 
 
+def test_7_a_log_that_is_to_be_short_is_once_the_snapshot_under_way_is_stored() -> None:
+    length = len(entry(1, 1)[0])
+    replica = Replica(terms=[1] * 6, config=replace(SMALL, trailing_entries=4))
+    replica.append(2, 1, (6, 1), commit=6)
+    replica.sync()
+    taking = replica.group.taking
+    assert taking.take()
+    assert not taking.shorten(2 * length)
+    replica.host.run_jobs()
+    assert (replica.terms, taking.log_bytes) == ([1] * 2, 2 * length)
+
+
 def test_7_nothing_is_discarded_before_the_snapshot_is_durable() -> None:
     replica = committed(5)
     replica.group.taking.take()
@@ -280,3 +292,107 @@ def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:
     leader.group.connections.on_disconnect(3)
     go_on(leader, 4, 2)
     assert leader.group.journal.base == leader.group.journal.last
+
+
+def has_taken_it(leader: Replica) -> None:
+    """Node 3 has the snapshot, and says so."""
+    total, index = leader.group.sending.senders[3].total, leader.group.sending.senders[3].index
+    leader.told(
+        3, MessageKind.SNAPSHOT_REPLY, leader.group.term, index, total, int(Status.DONE), leader.host.now()
+    )
+
+
+def test_7_what_stayed_for_a_receiver_goes_once_it_is_level() -> None:
+    """Not only at the next snapshot: the group may be idle from now on."""
+    leader, index = sending_to_3(replace(SMALL, max_append_bytes=1, max_inflight_messages=1))
+    group = leader.group
+    go_on(leader, 4, 2)
+    has_taken_it(leader)
+    leader.acknowledge(3, index + 2)
+    leader.tick()
+    assert group.journal.base == index
+    assert group.progress[3].next == index + 4, "the last entry is not on its way"
+    leader.acknowledge(3, index + 3)
+    leader.tick()
+    assert group.journal.base == group.journal.last
+
+
+def test_7_a_receiver_that_lacks_but_what_the_snapshot_has_not_is_not_level() -> None:
+    """What came since would go with the next one."""
+    leader, index = sending_to_3(SMALL)
+    leader.propose(1)
+    leader.sync()
+    leader.acknowledge(2, leader.group.journal.last)
+    has_taken_it(leader)
+    leader.tick()
+    go_on(leader, 4, 2)
+    assert leader.group.journal.base == index
+
+
+def test_7_what_stayed_goes_with_the_removal_of_its_receiver() -> None:
+    leader, index = sending_to_3(SMALL)
+    group = leader.group
+    go_on(leader, 4, 2)
+    snapshot = group.snapshot_index
+    group.remove_member(3)
+    leader.sync()
+    leader.tick()
+    assert group.journal.base == index
+    leader.acknowledge(2, group.journal.last)
+    leader.tick()
+    assert group.journal.base == snapshot
+
+
+def test_7_what_stayed_for_a_receiver_that_is_gone_goes_once_the_group_is_idle() -> None:
+    """Not before: under load it would need a snapshot after each loss of its connection."""
+    leader, index = sending_to_3(SMALL)
+    group = leader.group
+    go_on(leader, 4, 2)
+    leader.host.away.add(3)
+    group.connections.on_disconnect(3)
+    leader.tick()
+    assert group.journal.base == index
+    leader.advance(2 * SMALL.heartbeat_seconds)
+    leader.acknowledge(2, group.journal.last)
+    leader.tick()
+    assert group.journal.base == group.snapshot_index
+
+
+def test_7_what_stayed_goes_with_the_leadership() -> None:
+    leader, index = sending_to_3(SMALL)
+    go_on(leader, 4, 2)
+    assert leader.group.journal.base == index
+    leader.group.roles.step_down()
+    assert leader.group.journal.base == leader.group.snapshot_index
+
+
+def test_7_a_receiver_is_forgotten_with_the_leadership_also_while_a_snapshot_is_stored() -> None:
+    """In the next one it is a follower like any other, which may have got all from another leader."""
+    leader, _ = sending_to_3(SMALL)
+    group = leader.group
+    for number in range(4):
+        leader.propose(number)
+    leader.sync()
+    leader.acknowledge(2, group.journal.last)
+    assert group.taking.take()
+    group.roles.step_down()
+    leader.lead()
+    leader.sync()
+    leader.acknowledge(2, group.journal.last)
+    leader.host.run_jobs()
+    assert group.journal.base == group.snapshot_index
+
+
+def test_7_a_receiver_that_is_sent_another_snapshot_counts_from_then() -> None:
+    """Where there is no room for all of them it is the last: it may be one that never gets level."""
+    leader, _ = sending_to_3(SMALL)
+    group = leader.group
+    assert group.sending.since == leader.host.now()
+    leader.propose(1)
+    leader.sync()
+    leader.acknowledge(2, group.journal.last)
+    leader.advance(0.1)
+    has_taken_it(leader)
+    assert group.sending.since < leader.host.now()
+    leader.told(3, MessageKind.NEED_SNAPSHOT, group.term, 1, 0.0)
+    assert group.sending.since == leader.host.now()
