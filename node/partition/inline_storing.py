@@ -14,7 +14,6 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from heapq import nlargest
-from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -195,6 +194,7 @@ class InlineStoring:
         What stays of each behind its snapshot is a share of a quarter. With a thousand partitions that is
         less than stays usually: otherwise that alone would be a gigabyte, and nothing here would lessen it.
         """
+        logs: Sequence[tuple[int, Partition]]
         logs, self._logs = self._logs, []
         if sum(size for size, _ in logs) <= LOG_BYTES:
             return
@@ -271,20 +271,18 @@ class InlineStoring:
         return True
 
 
-def _without_held(logs: Sequence[tuple[int, Partition]]) -> list[tuple[int, Partition]]:
+def _without_held(logs: Sequence[tuple[int, Partition]]) -> Sequence[tuple[int, Partition]]:
     """The logs without those that bring a follower up: cut, these would have to send it a snapshot again.
 
     Those whose snapshots began to be sent first are left out, up to `HELD_BYTES`, and the first in any case:
     it ends, or its follower lacks too much and it is the last. So no two keep each other from an end.
     """
-    left, others = HELD_BYTES, list[tuple[int, Partition]]()
-    for log in sorted(logs, key=_since):
-        size, _ = log
-        if _since(log) < inf and (size <= left or left == HELD_BYTES):
+    left, held = HELD_BYTES, set[int]()
+    for size, partition in sorted((log for log in logs if log[1].group.sending.brought), key=_since):
+        if size <= left or not held:
             left -= size
-        else:
-            others.append(log)
-    return others
+            held.add(partition.group.id)
+    return [log for log in logs if log[1].group.id not in held] if held else logs
 
 
 def _since(log: tuple[int, Partition]) -> float:

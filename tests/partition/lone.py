@@ -99,6 +99,10 @@ class HandSending:
 
     since = inf
 
+    @property
+    def brought(self) -> bool:
+        return self.since < inf
+
 
 class HandGroup:
     """A log that commits when a test says, and leads when a test says."""

@@ -497,7 +497,7 @@ def shortened(*log_bytes: int, since: Sequence[float] = ()) -> list[int | None]:
         table = PartitionTable()
         lones = [stack.enter_context(Lone(inline=INLINE)) for _ in log_bytes]
         for number, (lone, size) in enumerate(zip(lones, log_bytes, strict=True)):
-            lone.group.taking.log_bytes = size
+            lone.group.id, lone.group.taking.log_bytes = number, size
             table.add(number, lone.partition)
         for lone, begun_at in zip(lones, since, strict=False):
             lone.group.sending.since = begun_at
