@@ -14,6 +14,7 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from heapq import nlargest
+from math import inf
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -274,11 +275,13 @@ class InlineStoring:
 def _without_held(logs: Sequence[tuple[int, Partition]]) -> Sequence[tuple[int, Partition]]:
     """The logs without those that bring a follower up: cut, these would have to send it a snapshot again.
 
-    Those whose snapshots began to be sent first are left out, up to `HELD_BYTES`, and the first in any case:
-    it ends, or its follower lacks too much and it is the last. So no two keep each other from an end.
+    Those whose snapshots began to be sent first are left out as far as they fit into `HELD_BYTES`, and the
+    first in any case: it ends, or its follower lacks too much and it counts. So no two keep each other from
+    an end.
     """
     left, held = HELD_BYTES, set[int]()
-    for size, partition in sorted((log for log in logs if log[1].group.sending.brought), key=_since):
+    bring = [log for log in logs if log[1].group.sending.brought and _since(log) < inf]
+    for size, partition in sorted(bring, key=_since):
         if size <= left or not held:
             left -= size
             held.add(partition.group.id)

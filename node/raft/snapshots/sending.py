@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from functools import partial
 from math import inf
 from typing import Any, NamedTuple
@@ -87,16 +88,28 @@ class SnapshotSending(Part):
         """The least entry after which a follower goes on that was sent a snapshot and is not level.
 
         It is level once all up to `index` is on its way: under load a distant one never has all. One that is
-        gone goes on with what is there when it is back.
+        gone goes on with what is there when it is back, and one that lacks more needs another snapshot.
         """
         self._forget_level(index, gone=True)
-        progress, brought = self.state.progress, self.brought.items()
-        return min((max(one.snapshot_index, progress[peer].match) for peer, one in brought), default=index)
+        return min((place for place, _ in self._served()), default=index)
 
     @property
     def since(self) -> float:
-        """When the first snapshot began to be sent whose receiver is not level yet; else infinite."""
-        return min((one.begun_at for one in self.brought.values()), default=inf)
+        """When the first snapshot began to be sent behind which its receiver can go on; else infinite.
+
+        A follower whose disk is full takes none, and what it needs goes from memory meanwhile.
+        """
+        return min((one.begun_at for _, one in self._served()), default=inf)
+
+    def _served(self) -> Iterator[tuple[int, Brought]]:
+        """Of the followers that are not level those that the log still serves, with the entry each has."""
+        for peer, one in self.brought.items():
+            progress = self.state.progress.get(peer)
+            if progress is None:
+                continue
+            place = max(one.snapshot_index, progress.match)
+            if place >= self.journal.base:
+                yield place, one
 
     def let_go(self, *, idle: bool) -> None:
         """Let what stayed for followers leave memory once they are level, or members no more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -277,13 +278,30 @@ def test_7_what_follows_a_snapshot_on_its_way_stays_until_its_receiver_is_level(
 def test_7_what_stays_for_the_receiver_of_a_snapshot_is_bounded() -> None:
     """By the bytes after which a snapshot is taken, or less where the node's logs are to be short."""
     length = len(entry(1, 1)[0])
-    leader, _ = sending_to_3(replace(SMALL, trailing_bytes=length, snapshot_bytes=6 * length))
+    config = replace(SMALL, trailing_bytes=length, snapshot_bytes=6 * length)
+    leader, _ = sending_to_3(config)
     go_on(leader, 20, 2)
     kept = leader.group.journal.after(leader.group.journal.base)
     assert 4 * length < sum(len(command) for command, _, _ in kept) <= 6 * length
+    leader, _ = sending_to_3(config)
+    go_on(leader, 4, 2)
+    assert leader.group.journal.last - leader.group.journal.base == 4
     leader.group.taking.shorten(2 * length)
     kept = leader.group.journal.after(leader.group.journal.base)
     assert 0 < sum(len(command) for command, _, _ in kept) <= 2 * length
+
+
+def test_7_what_no_longer_serves_a_receiver_does_not_stay() -> None:
+    """A follower whose disk is full takes no snapshot: what follows would be kept for as long as it is."""
+    length = len(entry(1, 1)[0])
+    leader, index = sending_to_3(replace(SMALL, trailing_bytes=length, snapshot_bytes=6 * length))
+    group = leader.group
+    assert group.sending.since < inf
+    go_on(leader, 20, 2)
+    assert group.journal.base > index
+    assert group.sending.since == inf
+    go_on(leader, 4, 2)
+    assert group.journal.base >= group.journal.last - 1
 
 
 def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:
@@ -312,6 +330,7 @@ def test_7_what_stayed_for_a_receiver_goes_once_it_is_level() -> None:
     leader.tick()
     assert group.journal.base == index
     assert group.progress[3].next == index + 4, "the last entry is not on its way"
+    assert group.sending.held_from(group.journal.last) == index + 2
     leader.acknowledge(3, index + 3)
     leader.tick()
     assert group.journal.base == group.journal.last
