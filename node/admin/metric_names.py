@@ -89,13 +89,6 @@ KAFKA: Final = (
         "strandline_kafka_connections_waiting", _G, "connections", "Connections that wait for their turn."
     ),
     Metric(
-        "strandline_kafka_fetch_sessions",
-        _G,
-        "sessions",
-        "Consumers that name only what has changed.",
-    ),
-    Metric("strandline_kafka_fetch_session_partitions", _G, "partitions", "Partitions of those consumers."),
-    Metric(
         "strandline_kafka_connections_waited_total", _C, "connections", "Connections that had to wait for it."
     ),
     Metric(

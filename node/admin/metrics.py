@@ -142,8 +142,6 @@ class Metrics:
             for result, count in reads.items():
                 labels = f"{label('listener', listener)},{label('result', result)}"
                 page.add("strandline_kafka_token_key_reads_total", count, labels)
-        page.add("strandline_kafka_fetch_sessions", len(self._source.fetch_sessions))
-        page.add("strandline_kafka_fetch_session_partitions", self._source.fetch_sessions.partitions)
         page.add("strandline_kafka_requests_total", kafka.counters["requests"])
         page.add("strandline_kafka_request_bytes", kafka.request_bytes)
 

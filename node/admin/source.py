@@ -32,7 +32,6 @@ from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
-from strandline.node.kafka.handlers.fetch_sessions import FetchSessions
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import UpkeepStatus
@@ -299,8 +298,6 @@ class AdminSource(Protocol):
     def kafka(self) -> KafkaServer: ...
     @property
     def throttles(self) -> ClientThrottles: ...
-    @property
-    def fetch_sessions(self) -> FetchSessions: ...
     @property
     def actions(self) -> ActionLog: ...
     @property

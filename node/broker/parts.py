@@ -62,7 +62,6 @@ from strandline.node.kafka.handlers import describe_quorum, elect_leaders
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
-from strandline.node.kafka.handlers.fetch_sessions import FetchSessions
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.server import KafkaServer
@@ -274,7 +273,6 @@ class NodeParts:
         )
         self.actions = ActionLog(loop.time)
         self.login_turns = LoginTurns()
-        self.fetch_sessions = FetchSessions(loop.time)
         self._problem_lines = LineBound(loop.time())
         rights = ViewRights(lambda: self.controller.machine).allows
         authorizer = Authorizer(lambda: self.controller.machine.acls, config.authorization, rights)

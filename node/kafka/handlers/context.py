@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.kafka.handlers.client_throttles import ClientThrottles
-    from strandline.node.kafka.handlers.fetch_sessions import FetchSessions
     from strandline.node.kafka.handlers.login_turns import LoginTurns
     from strandline.node.partition.partition import Partition
     from strandline.node.raft.disk import Disk
@@ -52,10 +51,6 @@ class BrokerContext(Protocol):
     @property
     def throttles(self) -> ClientThrottles:
         """Counts what clients use, where there are quotas."""
-
-    @property
-    def fetch_sessions(self) -> FetchSessions:
-        """The partitions that consumers have named, and need not name again."""
 
     @property
     def login_turns(self) -> LoginTurns:

@@ -1,7 +1,7 @@
 """Fetch: waits until there is enough data, then answers with the log's batches, whole and uncopied.
 
-A long poll is woken by its partitions and by its deadline only. A request may go on with a session
-(fetch_sessions.py): then it names, and its answer has, only what has changed.
+A long poll is woken by its partitions and by its deadline only. There are no fetch sessions (KIP-227): a
+client that asks for one gets none, and sends whole requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
 from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchPartition
-from strandline.node.kafka.handlers.fetch_sessions import TopicName, named
 from strandline.node.kafka.handlers.leading import LeaderHints
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_encoder import as_records
@@ -28,17 +27,21 @@ LIKELY_BATCH_BYTES: Final = 1024 * 1024 + 12
 SLICE: Final = 64
 """Partitions that are read, or answered, in one turn of the loop: some milliseconds' worth. A consumer of a
 thousand partitions would hold up all else for as long as an election where the processor is busy."""
+_WHOLE_REQUEST: Final = (-1, 0)
+"""Session epochs of a request that names all its partitions; any other goes on with a session."""
 
 
 async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, after at most the client's `max_wait` and the time of reading."""
     ask = request.payload
-    session = context.fetch_sessions.begin(request.connection, ask)
-    if isinstance(session, ErrorCode):
-        return _response(a, (), session)
+    if getattr(ask, "session_epoch", -1) not in _WHOLE_REQUEST:
+        return _response(a, (), ErrorCode.fetch_session_id_not_found)
     committed = ask.isolation_level == READ_COMMITTED
-    wanted = named(ask) if session is None else session.wanted()
-    every = [FetchPartition(context, request, *one) async for one in in_slices(wanted, SLICE)]
+    shares = [
+        [FetchPartition(context, request, topic, asked) async for asked in in_slices(topic.partitions, SLICE)]
+        for topic in ask.topics
+    ]
+    every = [share for topic in shares for share in topic]
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
     await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
     if room := context.throttles.fetch_room(request):
@@ -47,16 +50,17 @@ async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> A
             for share in every:
                 share.drop()
     hints = LeaderHints(context, a, request.session.listener)
-    told: dict[TopicName, list[Any]] = {}
-    async for share in in_slices(every, SLICE):
-        if session is None or session.is_news(share.name, share.number, share.offsets, share.size):
-            told.setdefault(share.name, []).append(_partition(a, hints, share, committed))
     topics = [
-        a.FetchableTopicResponse(topic=name.topic, topic_id=name.topic_id, partitions=tuple(partitions))
-        for name, partitions in told.items()
+        a.FetchableTopicResponse(
+            topic=getattr(asked, "topic", None),
+            topic_id=getattr(asked, "topic_id", None),
+            partitions=tuple(
+                [_partition(a, hints, share, committed) async for share in in_slices(topic, SLICE)]
+            ),
+        )
+        for asked, topic in zip(ask.topics, shares, strict=True)
     ]
-    number = 0 if session is None else session.number
-    return _response(a, tuple(topics), ErrorCode.none, hints.endpoints(), number)
+    return _response(a, tuple(topics), ErrorCode.none, hints.endpoints())
 
 
 # Waiting.
@@ -153,16 +157,12 @@ async def _read_together(shares: list[FetchPartition], room: int) -> None:
 
 
 def _response(
-    a: ResponseTypes,
-    topics: tuple[Any, ...],
-    code: ErrorCode,
-    endpoints: tuple[Any, ...] = (),
-    session: int = 0,
+    a: ResponseTypes, topics: tuple[Any, ...], code: ErrorCode, endpoints: tuple[Any, ...] = ()
 ) -> Any:
     return a.FetchResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
-        session_id=session,
+        session_id=0,
         responses=topics,
         node_endpoints=endpoints,
     )

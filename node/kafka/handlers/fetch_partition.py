@@ -14,7 +14,6 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.fetch_sessions import Offsets, TopicName
 from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import LENGTH_END
@@ -40,7 +39,7 @@ _STAMP = struct.Struct(">qii")
 
 
 class FetchPartition:
-    """One partition's share; `asked` is the request's entity. `check` does all checks.
+    """One partition's share; `topic` and `asked` are the request's entities. `check` does all checks.
 
     To a read-committed reader the log ends at the last stable offset, both for waiting and for counting.
     """
@@ -55,9 +54,11 @@ class FetchPartition:
         "_epoch",
         "_first",
         "_last_fetched_epoch",
+        "_name",
         "_offset",
         "_partition",
         "_request",
+        "_topic_id",
         "aborted",
         "code",
         "diverging",
@@ -65,7 +66,6 @@ class FetchPartition:
         "high_watermark",
         "last_stable_offset",
         "max_bytes",
-        "name",
         "number",
         "parts",
         "size",
@@ -73,11 +73,12 @@ class FetchPartition:
         "topic",
     )
 
-    def __init__(self, context: BrokerContext, request: Request, name: TopicName, asked: Any) -> None:
+    def __init__(self, context: BrokerContext, request: Request, topic: Any, asked: Any) -> None:
         self._context = context
         self._request = request
         self._committed = request.payload.isolation_level == READ_COMMITTED
-        self.name = name
+        self._name = getattr(topic, "topic", None)
+        self._topic_id = getattr(topic, "topic_id", None)
         self.number: int = asked.partition
         self._offset: int = asked.fetch_offset
         self._epoch: int = getattr(asked, "current_leader_epoch", _NO_EPOCH)
@@ -106,7 +107,7 @@ class FetchPartition:
     def check(self) -> None:
         """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
         self.diverging, self.doubtful = None, False
-        self.topic = topic_of(self._context, self._request, Operation.READ, *self.name)
+        self.topic = topic_of(self._context, self._request, Operation.READ, self._name, self._topic_id)
         if isinstance(self.topic, ErrorCode):
             self.code = self.topic
             return
@@ -149,13 +150,6 @@ class FetchPartition:
     def settled(self) -> bool:
         """Whether the answer has an error or a divergence, which more records would not change."""
         return self.code is not ErrorCode.none or self.diverging is not None
-
-    @property
-    def offsets(self) -> Offsets | None:
-        """The offsets that the client is told; None if it is told an error or a divergence."""
-        if self.settled:
-            return None
-        return Offsets(self.high_watermark, self.last_stable_offset, self.start_offset)
 
     @property
     def has_data(self) -> bool:
@@ -240,7 +234,7 @@ class FetchPartition:
         self.parts, self.aborted, self.size = [], (), 0
 
     def _title(self) -> str:
-        return self.topic.name if isinstance(self.topic, Topic) else str(self.name.topic_id)
+        return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
 
 
 def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Part]:

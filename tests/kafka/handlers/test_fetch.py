@@ -647,6 +647,30 @@ async def test_damage_and_a_store_that_does_not_answer_are_told_apart() -> None:
     assert [bases(part) for part in parts(response)] == [[], [], [0]]
 
 
+# There are no sessions (KIP-227).
+
+
+@simulated
+async def test_a_new_session_is_not_made_and_a_whole_request_is_served() -> None:
+    node = FakeNode()
+    node.topic()
+    node.partition().write(build())
+    for session, epoch in ((0, -1), (0, 0), (5, -1), (5, 0)):
+        response = await node.fetch({0: 0}, session_id=session, session_epoch=epoch)
+        assert (response.error_code, response.session_id) == (ErrorCode.none, 0)
+        assert bases(only(response)) == [0]
+
+
+@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 7])
+@simulated
+async def test_a_session_that_goes_on_is_not_found(version: int) -> None:
+    node = FakeNode()
+    for session, epoch in ((5, 1), (5, 2**31 - 1), (0, 1)):
+        response = await node.fetch({}, version, session_id=session, session_epoch=epoch, max_wait=30.0)
+        assert response.error_code is ErrorCode.fetch_session_id_not_found
+        assert (response.session_id, response.responses) == (0, ())
+
+
 # Level one.
 
 

@@ -14,7 +14,6 @@ from strandline.node.config.quotas import QuotasSection
 from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.fetch_sessions import FetchSessions
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, encode_response
@@ -60,7 +59,6 @@ class Nodes:
         context = SimpleNamespace(
             node_id=node,
             authorizer=None,
-            fetch_sessions=FetchSessions(loop.time),
             throttles=ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), loop.time),
             loop=loop,
             controller=SimpleNamespace(machine=self.machine),
