@@ -79,7 +79,8 @@ class Lines:
                     raise Lost(f"{self.name} does not answer {did}; it said: {self._said()}")
                 got = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not got:
-                    raise Lost(f"{self.name} ended at {did}; it said: {self._said()}")
+                    status = self._process.wait(ANSWER_SECONDS)
+                    raise Lost(f"{self.name} ended at {did}, status {status}; it said: {self._said()}")
                 self._buffer += got
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
