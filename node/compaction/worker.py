@@ -31,7 +31,7 @@ from strandline.node.compaction.store_compactor import StoreCompactor
 from strandline.node.objectstore.requests import requests_of
 from strandline.node.objectstore.store import ObjectStore
 from strandline.node.raft.disk import RealDisk
-from strandline.node.raft.write_pace import WritePace
+from strandline.node.raft.disk_pace import WritePace
 from strandline.node.worker.worker_frames import BadFrame
 from strandline.node.worker.worker_process import CpuSeconds, Jobs, serve
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from strandline.node.raft.block_groups import spread_folders
-from strandline.node.raft.write_pace import MAX_PARTS, WritePace, pieces
+from strandline.node.raft.disk_pace import MAX_PARTS, Reads, WritePace, pieces
 
 _ZEROS = bytes(1 << 20)
 _WRITES_DURABLY = sys.platform == "linux" and hasattr(os, "RWF_DSYNC")
@@ -136,10 +136,9 @@ class RealFile(DiskFile):
     """A `DiskFile` on a POSIX file descriptor."""
 
     def __init__(
-        self, fd: int, path: str, *, keep_cached: bool = False, pace: WritePace | None = None
+        self, fd: int, path: str, reads: Reads, *, keep_cached: bool = False, pace: WritePace | None = None
     ) -> None:
-        self._fd = fd
-        self._path = path
+        self._fd, self._path, self._reads = fd, path, reads
         self._keep_cached = keep_cached
         self._pace = pace
         self._prepared = self._set_aside = 0
@@ -172,7 +171,7 @@ class RealFile(DiskFile):
 
     def pread(self, size: int, offset: int) -> bytes:
         parts: list[bytes] = []
-        while size > 0 and (part := os.pread(self._fd, size, offset)):
+        while size > 0 and (part := self._reads.pread(self._fd, size, offset)):
             parts.append(part)
             size -= len(part)
             offset += len(part)
@@ -180,7 +179,9 @@ class RealFile(DiskFile):
 
     def pread_into(self, memory: memoryview, offset: int) -> int:
         read = 0
-        while read < len(memory) and (count := os.preadv(self._fd, [memory[read:]], offset + read)):
+        while read < len(memory) and (
+            count := self._reads.pread_into(self._fd, memory[read:], offset + read)
+        ):
             read += count
         return read
 
@@ -275,14 +276,16 @@ class RealFile(DiskFile):
 class RealDisk(Disk):
     """The machine's own file system."""
 
-    def __init__(self, *, keep_cached: bool = False, pace: WritePace | None = None) -> None:
+    def __init__(
+        self, *, keep_cached: bool = False, pace: WritePace | None = None, reads: Reads | None = None
+    ) -> None:
         """With `keep_cached` what is said to be not read soon stays in memory: other processes read it.
 
-        With a `pace` large files are made durable bit by bit: what nothing waits for must not keep a
-        write-ahead log on the same disk waiting.
-        """
+        With a `pace` large files become durable bit by bit, with PacedReads they are read so: a write-ahead
+        log on the same disk must not wait for what no client waits for."""
         self._keep_cached = keep_cached
         self._pace = pace
+        self._reads = reads or Reads()
 
     def mkdir(self, path: str) -> None:
         if os.path.isdir(path):
@@ -306,7 +309,8 @@ class RealDisk(Disk):
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         fd = os.open(path, flags, 0o640)
-        return RealFile(fd, path, keep_cached=self._keep_cached, pace=self._pace)
+        self._reads.begin(fd)
+        return RealFile(fd, path, self._reads, keep_cached=self._keep_cached, pace=self._pace)
 
     def rename(self, src: str, dst: str) -> None:
         os.rename(src, dst)

@@ -22,7 +22,7 @@ from strandline.node.objectstore.opening import StorePlace, open_store
 from strandline.node.objectstore.retries import RetryPolicy
 from strandline.node.objectstore.store import NotDone, ObjectStore
 from strandline.node.raft.disk import RealDisk
-from strandline.node.raft.write_pace import HALF
+from strandline.node.raft.disk_pace import HALF, PacedReads
 from strandline.node.runtime.allocator import give_back_memory, keep_freed_memory
 from strandline.node.runtime.disk_threads import DiskThreads, NodeLoop
 from strandline.node.worker.standing_back import stand_back_for_good
@@ -156,7 +156,7 @@ class _Worker(asyncio.Protocol):
                 POLICY,
                 loop=self._loop,
                 # What is lifted, consumers that are behind read next.
-                disk=RealDisk(keep_cached=True, pace=HALF),
+                disk=RealDisk(keep_cached=True, pace=HALF, reads=PacedReads()),
                 executor=DiskThreads(STORE_THREADS, "store"),
                 rng=random.Random(system.getrandbits(256)),
                 make=False,  # a new folder would stand in the way of one that is brought back

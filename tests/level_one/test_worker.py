@@ -40,6 +40,23 @@ SENT = [sent(b"%d " % n * 20, 1 + n % 3) for n in range(2500)]
 SECRET = "not-for-everybody-to-see"
 NO_MESSAGE = "import sys; sys.stdout.buffer.write(b'\\x03\\0\\0\\0abc')"
 
+ENDS_UNLESS_READS_ARE_PACED = """
+import os
+from strandline.node.level_one.worker import main
+
+advised, advise, read = set(), os.posix_fadvise, os.preadv
+
+def advise_noted(fd, *what):
+    advised.add(fd)
+    advise(fd, *what)
+
+def read_if_advised(fd, *what):
+    return read(fd, *what) if fd in advised else os._exit(7)
+
+os.posix_fadvise, os.preadv = advise_noted, read_if_advised
+main()
+"""
+
 
 def unique(number: int) -> bytes:
     return number.to_bytes(16, "big")
@@ -111,6 +128,16 @@ def job_under_way(worker: WorkerBuilder, outputs: list[Output]) -> asyncio.Task[
     assert worker.process_id is not None
     os.kill(worker.process_id, signal.SIGSTOP)
     return asyncio.create_task(worker.build(outputs))
+
+
+def test_what_it_reads_does_not_keep_the_logs_from_the_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        worker = builder(tmp_path, sys.executable, "-P", "-c", ENDS_UNLESS_READS_ARE_PACED)
+        [built] = await worker.build([Output(TOPIC, 0, 3, unique(1), extents(tmp_path))])
+        assert isinstance(built, LevelOneExtent)
+        await worker.close()
+
+    run(scenario())
 
 
 def test_objects_are_built_and_merged(tmp_path: Path) -> None:
