@@ -89,6 +89,18 @@ KAFKA: Final = (
         "strandline_kafka_connections_waiting", _G, "connections", "Connections that wait for their turn."
     ),
     Metric(
+        "strandline_kafka_fetch_partitions",
+        _G,
+        "partitions",
+        "Partitions that connections fetch, kept for their next fetches.",
+    ),
+    Metric(
+        "strandline_kafka_fetch_sessions",
+        _G,
+        "sessions",
+        "Connections whose requests name only what has changed (KIP-227).",
+    ),
+    Metric(
         "strandline_kafka_connections_waited_total", _C, "connections", "Connections that had to wait for it."
     ),
     Metric(

@@ -142,6 +142,9 @@ class Metrics:
             for result, count in reads.items():
                 labels = f"{label('listener', listener)},{label('result', result)}"
                 page.add("strandline_kafka_token_key_reads_total", count, labels)
+        fetches = self._source.fetches
+        page.add("strandline_kafka_fetch_partitions", fetches.partitions)
+        page.add("strandline_kafka_fetch_sessions", fetches.sessions)
         page.add("strandline_kafka_requests_total", kafka.counters["requests"])
         page.add("strandline_kafka_request_bytes", kafka.request_bytes)
 

@@ -32,6 +32,7 @@ from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
+from strandline.node.kafka.handlers.kept_fetches import KeptFetches
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.level_one.level_one_measures import BuilderMeasures, UpkeepMeasures
 from strandline.node.level_one.level_one_upkeep import UpkeepStatus
@@ -296,6 +297,8 @@ class AdminSource(Protocol):
     def store(self) -> object: ...
     @property
     def kafka(self) -> KafkaServer: ...
+    @property
+    def fetches(self) -> KeptFetches: ...
     @property
     def throttles(self) -> ClientThrottles: ...
     @property

@@ -63,6 +63,7 @@ from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.handlers.kept_fetches import KeptFetches
 from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.server import KafkaServer
 from strandline.node.kafka.wire.server_config import ConnectionProblem
@@ -273,6 +274,7 @@ class NodeParts:
         )
         self.actions = ActionLog(loop.time)
         self.login_turns = LoginTurns()
+        self.fetches = KeptFetches(loop.time, rng)
         self._problem_lines = LineBound(loop.time())
         rights = ViewRights(lambda: self.controller.machine).allows
         authorizer = Authorizer(lambda: self.controller.machine.acls, config.authorization, rights)
@@ -284,6 +286,7 @@ class NodeParts:
         self.kafka = KafkaServer(
             handler, loop=loop, config=server_config(config), on_problem=self._note,
             features=handler.features, quotas=lambda: self.controller.machine.client_quotas,
+            on_lost=self.fetches.lost,
         )  # fmt: skip
         self.checkpoints = CheckpointCoordinator(self)
         self.restore_publishing = RestorePublishing(self, self.checkpoints, loop=loop)

@@ -36,6 +36,7 @@ from strandline.node.gc.collector import CollectorMeasures, DryRun
 from strandline.node.kafka.handlers.action_log import ActionLog
 from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
+from strandline.node.kafka.handlers.kept_fetches import KeptFetches
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.server import KafkaServer, ListenAddress
 from strandline.node.kafka.wire.server_config import ServerConfig
@@ -476,6 +477,7 @@ class SmallNode:
         )
         self.actions = ActionLog(time.monotonic)
         self.authorizer: Authorizer | None = None
+        self.fetches = KeptFetches(loop.time, random.Random(1))
         self.throttles = ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), clock=loop.time)
         self.checkpoints = FakeCheckpoints()
         self.publisher = CheckpointPublisher(

@@ -22,7 +22,7 @@ from strandline.node.compaction.local_reader import LocalReader
 from strandline.node.compaction.log_folders import log_folder
 from strandline.node.compaction.manifest import NONE, LogIdentity, Segment
 from strandline.node.compaction.segment_files import TERM, segment_unique, write_made
-from strandline.node.kafka.handlers.fetch_partition import stamped_parts
+from strandline.node.kafka.handlers.stamped_parts import stamped_parts
 from strandline.node.level_one.reader import KIB, MIB, LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.opening import StorePlace, open_store

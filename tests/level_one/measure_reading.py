@@ -12,7 +12,7 @@ from typing import cast
 
 import uvloop
 
-from strandline.node.kafka.handlers.fetch_partition import stamped_parts
+from strandline.node.kafka.handlers.stamped_parts import stamped_parts
 from strandline.node.level_one.reader import KIB, MIB, LevelOneReader, LevelOneReaderConfig, Place
 from strandline.node.objectstore.store import ObjectStore
 from strandline.snapshot.level_one_writer import LevelOneWriter

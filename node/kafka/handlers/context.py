@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from strandline.node.kafka.handlers.action_log import ActionLog
     from strandline.node.kafka.handlers.authorizer import Authorizer
     from strandline.node.kafka.handlers.client_throttles import ClientThrottles
+    from strandline.node.kafka.handlers.kept_fetches import KeptFetches
     from strandline.node.kafka.handlers.login_turns import LoginTurns
     from strandline.node.partition.partition import Partition
     from strandline.node.raft.disk import Disk
@@ -51,6 +52,10 @@ class BrokerContext(Protocol):
     @property
     def throttles(self) -> ClientThrottles:
         """Counts what clients use, where there are quotas."""
+
+    @property
+    def fetches(self) -> KeptFetches:
+        """The partitions that each connection fetches, kept for its next fetch."""
 
     @property
     def login_turns(self) -> LoginTurns:

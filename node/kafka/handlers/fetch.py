@@ -1,7 +1,7 @@
 """Fetch: waits until there is enough data, then answers with the log's batches, whole and uncopied.
 
-A long poll is woken by its partitions and by its deadline only. There are no fetch sessions (KIP-227): a
-client that asks for one gets none, and sends whole requests.
+A long poll is woken by its partitions and by its deadline only. A request may go on with a session (KIP-227,
+kept_fetches.py): then it names, and its answer has, only what has changed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.deadlines import NO_THROTTLE
-from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchPartition
+from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, FetchPartition, FetchTopic
+from strandline.node.kafka.handlers.kept_fetch import KeptFetch
 from strandline.node.kafka.handlers.leading import LeaderHints
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.response_encoder import as_records
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.node.runtime.slices import in_slices
+from strandline.node.runtime.slices import slices_of
 
 MAX_FETCH_BYTES: Final = 55 * 1024 * 1024
 """Records of one answer, whatever a client asks for: Kafka's default of `fetch.max.bytes`."""
@@ -27,95 +28,97 @@ LIKELY_BATCH_BYTES: Final = 1024 * 1024 + 12
 SLICE: Final = 64
 """Partitions that are read, or answered, in one turn of the loop: some milliseconds' worth. A consumer of a
 thousand partitions would hold up all else for as long as an election where the processor is busy."""
-_WHOLE_REQUEST: Final = (-1, 0)
-"""Session epochs of a request that names all its partitions; any other goes on with a session."""
 
 
 async def fetch(context: BrokerContext, request: Request, a: ResponseTypes) -> Any:
     """The answer, after at most the client's `max_wait` and the time of reading."""
     ask = request.payload
-    if getattr(ask, "session_epoch", -1) not in _WHOLE_REQUEST:
-        return _response(a, (), ErrorCode.fetch_session_id_not_found)
-    committed = ask.isolation_level == READ_COMMITTED
-    shares = [
-        [FetchPartition(context, request, topic, asked) async for asked in in_slices(topic.partitions, SLICE)]
-        for topic in ask.topics
-    ]
-    every = [share for topic in shares for share in topic]
+    kept = context.fetches.begin(request)
+    if isinstance(kept, ErrorCode):
+        return _response(a, (), kept)
+    if not isinstance(kept, KeptFetch):
+        kept = KeptFetch(context, request.connection)
+    goes_on = kept.session > 0
+    kept.begin(request)
+    try:
+        await (kept.update(ask) if goes_on else kept.replace(ask))
+        if not context.fetches.keep(kept, request) and goes_on and len(kept):
+            return _response(a, (), ErrorCode.fetch_session_id_not_found)
+        return await _answer(context, request, a, kept, goes_on)
+    finally:
+        context.fetches.end(kept)
+
+
+async def _answer(
+    context: BrokerContext, request: Request, a: ResponseTypes, kept: KeptFetch, goes_on: bool
+) -> Any:
+    ask, loop = request.payload, context.loop
     max_bytes = min(ask.max_bytes, MAX_FETCH_BYTES)
-    await _until_enough(context.loop, every, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
-    if room := context.throttles.fetch_room(request):
-        await _read(context.loop, [share for share in every if share.has_data], min(max_bytes, room))
-        if not context.throttles.fetched(request, sum(share.size for share in every)):
-            for share in every:
+    active = await _until_enough(loop, kept, min(ask.min_bytes, max_bytes), ask.max_wait.total_seconds())
+    if active and (room := context.throttles.fetch_room(request)):
+        wanted = [share for share in active if share.has_data]
+        await _read(loop, wanted, min(max_bytes, room), files=request.takes_files)
+        if not context.throttles.fetched(request, sum(share.size for share in wanted)):
+            for share in wanted:
                 share.drop()
     hints = LeaderHints(context, a, request.session.listener)
+    committed = ask.isolation_level == READ_COMMITTED
+    told: dict[FetchTopic, list[Any]] = {}
+    async for slice_ in slices_of(kept.shares, SLICE):
+        for share in slice_:
+            if kept.session:
+                news = share.is_news()
+                if share.size:
+                    kept.put_last(share)
+                if goes_on and not news:
+                    continue
+            if share.answer is None:
+                share.answer = _partition(a, hints, share, committed)
+            told.setdefault(share.topic, []).append(share.answer)
     topics = [
-        a.FetchableTopicResponse(
-            topic=getattr(asked, "topic", None),
-            topic_id=getattr(asked, "topic_id", None),
-            partitions=tuple(
-                [_partition(a, hints, share, committed) async for share in in_slices(topic, SLICE)]
-            ),
-        )
-        for asked, topic in zip(ask.topics, shares, strict=True)
+        a.FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
+        for topic, partitions in told.items()
     ]
-    return _response(a, tuple(topics), ErrorCode.none, hints.endpoints())
-
-
-# Waiting.
+    return _response(a, tuple(topics), ErrorCode.none, hints.endpoints(), kept.session)
 
 
 async def _until_enough(
-    loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], min_bytes: int, max_wait: float
-) -> None:
-    """Check every partition until there is an answer: enough bytes, a refusal, the end of the wait."""
+    loop: asyncio.AbstractEventLoop, kept: KeptFetch, min_bytes: int, max_wait: float
+) -> list[FetchPartition]:
+    """Look at the partitions until there is an answer: enough bytes, an error, the end of the wait. Those of
+    them that have something to tell or to read.
+
+    As in Kafka, one that there is not, or that the client may not read, does not end the wait for others:
+    most clients ask again at once.
+    """
     deadline = loop.time() + max_wait
+    over = False
     while True:
-        for share in shares:
-            share.check()
+        active = await kept.look()
         # A node that lost its leadership and does not know it has too short a log, and must not send a
         # consumer back. So these are checked again once leadership is proven.
-        if doubtful := [share for share in shares if share.doubtful]:
+        if doubtful := [share for share in active if share.doubtful]:
             await asyncio.gather(*(share.confirm() for share in doubtful))
         left = deadline - loop.time()
-        if left <= 0 or not shares or any(share.settled for share in shares):
-            return
-        if min_bytes <= 1 and any(share.has_data for share in shares):
-            return
-        total = sum(share.count() for share in shares)
+        fetched = [share for share in active if share.fetched]
+        if over or left <= 0 or len(active) - len(fetched) == len(kept):
+            return active
+        if any(share.settled for share in fetched):
+            return active
+        if min_bytes <= 1 and any(share.has_data for share in active):
+            return active
+        total = sum(share.count() for share in active)
         if total >= min_bytes:
-            return
-        await _change(loop, shares, min_bytes - total, left)
-
-
-async def _change(
-    loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], missing: int, seconds: float
-) -> None:
-    """Wait until `missing` bytes have come, or something else has happened, or the time is over."""
-    woken = loop.create_future()
-
-    def add(size: int | None) -> None:
-        nonlocal missing
-        missing -= size or 0
-        if (size is None or missing <= 0) and not woken.done():
-            woken.set_result(None)
-
-    timer = loop.call_later(seconds, add, None)
-    try:
-        for share in shares:
-            share.watch(add)
-        await woken
-    finally:
-        timer.cancel()
-        for share in shares:
-            share.unwatch()
+            return active
+        over = await kept.change(min_bytes - total, left)
 
 
 # Reading.
 
 
-async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], room: int) -> None:
+async def _read(
+    loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], room: int, *, files: bool
+) -> None:
     """Read in the order of the request, as Kafka does: clients put their most wanted partitions first.
 
     The first batch comes whatever its size, so that every consumer advances; later ones only if they fit. As
@@ -133,22 +136,22 @@ async def _read(loop: asyncio.AbstractEventLoop, shares: list[FetchPartition], r
         limit = min(share.max_bytes, room)
         if found and (limit <= 0 or (limit < LIKELY_BATCH_BYTES and share.planned(limit) > limit)):
             continue
-        await share.read(limit, whole_first=not found)
+        await share.read(limit, whole_first=not found, files=files)
         room -= share.size
         found = found or share.size > 0
         if waited and found:
-            await _read_together(shares[number + 1 :], room)
+            await _read_together(shares[number + 1 :], room, files)
             break
     mark.cancel()
 
 
-async def _read_together(shares: list[FetchPartition], room: int) -> None:
+async def _read_together(shares: list[FetchPartition], room: int, files: bool) -> None:
     reads = []
     for share in shares:
         limit = min(share.max_bytes, room)
         planned = share.planned(limit) if limit > 0 else 0
         if 0 < planned <= limit:
-            reads.append(share.read(planned, whole_first=False))
+            reads.append(share.read(planned, whole_first=False, files=files))
             room -= planned
     await asyncio.gather(*reads)
 
@@ -157,12 +160,16 @@ async def _read_together(shares: list[FetchPartition], room: int) -> None:
 
 
 def _response(
-    a: ResponseTypes, topics: tuple[Any, ...], code: ErrorCode, endpoints: tuple[Any, ...] = ()
+    a: ResponseTypes,
+    topics: tuple[Any, ...],
+    code: ErrorCode,
+    endpoints: tuple[Any, ...] = (),
+    session: int = 0,
 ) -> Any:
     return a.FetchResponse(
         throttle_time=NO_THROTTLE,
         error_code=code,
-        session_id=0,
+        session_id=session,
         responses=topics,
         node_endpoints=endpoints,
     )
@@ -178,7 +185,7 @@ def _aborted(a: ResponseTypes, share: FetchPartition) -> tuple[Any, ...]:
 def _partition(a: ResponseTypes, hints: LeaderHints, share: FetchPartition, committed: bool) -> Any:
     number, code = share.number, share.code
     known = code is ErrorCode.none
-    optional = {} if known else hints.fields(code, share.topic, number)
+    optional = {} if known else hints.fields(code, share.topic.found, number)
     if share.diverging is not None:
         term, end = share.diverging
         optional["diverging_epoch"] = a.EpochEndOffset(epoch=term, end_offset=end)

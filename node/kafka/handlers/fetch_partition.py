@@ -1,51 +1,93 @@
-"""One partition of one fetch request: its parameters, and the data it can return at this moment.
+"""One partition of a connection's fetches: what is asked of it, and the data it can return at this moment.
 
 A fetch of a thousand partitions waits for whichever moves first. So each partition counts its own bytes,
-knows up to where it has counted, and looks at nothing else when it moves.
+knows up to where it has counted, and looks at nothing else when it moves. Most of them have not moved since
+the connection's last fetch, and are asked for as before: their last check still holds.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from strandline.node.kafka.handlers.context import BrokerContext
-from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition, topic_of
-from strandline.node.kafka.wire.handler import Request
-from strandline.node.kafka.wire.record_batch import LENGTH_END
+from strandline.node.kafka.handlers.leading import check_leader_epoch, led_partition
+from strandline.node.kafka.handlers.stamped_parts import stamped_parts
 from strandline.node.kafka.wire.response_encoder import Part
-from strandline.node.level_one.stored_run import StoredRun
 from strandline.node.objectstore.store import StoreError
-from strandline.node.partition.batch import StoredBatch
 from strandline.node.partition.partition import Partition
 from strandline.snapshot.object_frame import BadObject
-from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 from strandline.statemachine.partition.aborted_transactions import AbortedTransaction
 from strandline.statemachine.partition.leader_epochs import EpochEnd
 
 log = logging.getLogger(__name__)
 
-JOINED_BYTES = 8 * 1024
-"""Batches below this size are copied together: cheaper than one more buffer to send for each."""
 READ_COMMITTED = 1
 """Isolation level of a reader that wants no records of aborted or open transactions (KIP-98)."""
+_NOT_FETCHED: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.topic_authorization_failed,
+        ErrorCode.invalid_topic_exception,
+    }
+)
 _NO_EPOCH = -1
-_STAMP = struct.Struct(">qii")
+_NEVER: Final = -1
+"""In place of the changes of a partition that a check has seen."""
+
+Offsets = tuple[int, int, int]
+Wanted = tuple[int, int, int, int, bool]
+"""Offset, most bytes, leader epoch, epoch of the client's last record; and whether it wants no records of
+aborted or open transactions."""
+
+
+def wanted_of(asked: Any, committed: bool) -> Wanted:
+    """The same of an entity of a request; versions without leader epochs do not have them checked."""
+    return (
+        asked.fetch_offset,
+        asked.partition_max_bytes,
+        getattr(asked, "current_leader_epoch", _NO_EPOCH),
+        getattr(asked, "last_fetched_epoch", _NO_EPOCH),
+        committed,
+    )
+
+
+class FetchTopic:
+    """A topic as requests name it, by its name or its id; looked up once for all its partitions."""
+
+    __slots__ = ("_find", "found", "name", "shares", "topic_id")
+
+    def __init__(
+        self,
+        name: str | None,
+        topic_id: UUID | None,
+        find: Callable[[str | None, UUID | None], Topic | ErrorCode],
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self._find = find
+        self.found: Topic | ErrorCode = ErrorCode.none
+        """The topic, or the refusal, by the last look."""
+        self.shares: dict[int, FetchPartition] = {}
+
+    def look(self) -> None:
+        """Look up the topic, and whether the client may read it."""
+        self.found = self._find(self.name, self.topic_id)
 
 
 class FetchPartition:
-    """One partition's share; `topic` and `asked` are the request's entities. `check` does all checks.
+    """One partition's share. `check` does all checks; what it finds holds until the partition moves.
 
     To a read-committed reader the log ends at the last stable offset, both for waiting and for counting.
     """
 
     __slots__ = (
-        "_add",
         "_committed",
         "_context",
         "_counted",
@@ -53,13 +95,17 @@ class FetchPartition:
         "_end",
         "_epoch",
         "_first",
+        "_found",
+        "_heard",
         "_last_fetched_epoch",
-        "_name",
         "_offset",
         "_partition",
-        "_request",
-        "_topic_id",
+        "_seen",
+        "_wanted",
+        "_watching",
         "aborted",
+        "active",
+        "answer",
         "code",
         "diverging",
         "doubtful",
@@ -67,62 +113,110 @@ class FetchPartition:
         "last_stable_offset",
         "max_bytes",
         "number",
+        "offsets",
         "parts",
         "size",
         "start_offset",
+        "told",
         "topic",
     )
 
-    def __init__(self, context: BrokerContext, request: Request, topic: Any, asked: Any) -> None:
+    def __init__(
+        self,
+        context: BrokerContext,
+        topic: FetchTopic,
+        number: int,
+        wanted: Wanted,
+        heard: Callable[[FetchPartition], None],
+    ) -> None:
+        """`heard` is called when the partition that was found by the last check has moved."""
         self._context = context
-        self._request = request
-        self._committed = request.payload.isolation_level == READ_COMMITTED
-        self._name = getattr(topic, "topic", None)
-        self._topic_id = getattr(topic, "topic_id", None)
-        self.number: int = asked.partition
-        self._offset: int = asked.fetch_offset
-        self._epoch: int = getattr(asked, "current_leader_epoch", _NO_EPOCH)
-        self._last_fetched_epoch: int = getattr(asked, "last_fetched_epoch", _NO_EPOCH)
-        self.max_bytes: int = asked.partition_max_bytes
-        self.topic: Topic | ErrorCode = ErrorCode.none
+        self._heard = heard
+        self.topic = topic
+        self.number = number
         self.code = ErrorCode.none
         self.diverging: EpochEnd | None = None
         """The point where the log diverged from the client's (KIP-595); set, there are no records."""
         self.doubtful = False
         """`code` or `diverging` are true only if this node still leads."""
+        self.active = True
+        """Whether there are records to read, or an error or a divergence to tell."""
         self.high_watermark = self.last_stable_offset = self.start_offset = self._end = -1
         """Offsets by the last check; readable records lie below `_end`."""
+        self.offsets: Offsets | None = None
+        """These offsets, for the comparison with what was told."""
+        self.told: Offsets | None = None
+        """The client was told these last; None if it was told none, or an error."""
         self.parts: list[Part] = []
         self.size = 0
         """Bytes of `parts`."""
         self.aborted: Sequence[AbortedTransaction] = ()
         """For a committed reader: aborted transactions whose batches in `parts` it has to drop."""
         self._partition: Partition | None = None
+        self._watching = False
+        self._found: Topic | ErrorCode = ErrorCode.none
+        self._take(wanted)
+
+    def _take(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._offset, self.max_bytes, self._epoch, self._last_fetched_epoch, self._committed = wanted
+        self._seen = _NEVER
+        self.rest()
+
+    def ask(self, wanted: Wanted) -> None:
+        """A request asks for this. The same as before leaves the last check as it is."""
+        if wanted != self._wanted:
+            self._take(wanted)
+
+    def ask_as(self, committed: bool) -> None:
+        """The next request asks for the same in another version, or with another isolation level."""
+        self._take((*self._wanted[:-1], committed))
+
+    def rest(self) -> None:
+        """Let go of what the last fetch has read, and count from the start."""
+        self.drop()
+        self.answer: Any = None
+        """The entity that was answered since the last check."""
         self._counted_to = self._offset
         self._counted = self._first = 0
-        self._add: Callable[[int | None], None] | None = None
 
     # Checks.
 
+    @property
+    def holds(self) -> bool:
+        """Whether the last check still holds. An error, or records to read, are looked at each time."""
+        partition = self._partition
+        return (
+            not self.active
+            and partition is not None
+            and partition.changes == self._seen
+            and self.topic.found is self._found
+        )
+
     def check(self) -> None:
         """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
-        self.diverging, self.doubtful = None, False
-        self.topic = topic_of(self._context, self._request, Operation.READ, self._name, self._topic_id)
-        if isinstance(self.topic, ErrorCode):
-            self.code = self.topic
-            return
-        partition = led_partition(self._context, self.topic, self.number)
+        self.diverging, self.doubtful, self.answer = None, False, None
+        found = self._found = self.topic.found
+        partition = (
+            found if isinstance(found, ErrorCode) else led_partition(self._context, found, self.number)
+        )
         if isinstance(partition, ErrorCode):
             self.code = partition
-            return
-        self._partition = partition
-        self.code = check_leader_epoch(partition, self._epoch)
-        if self.code is not ErrorCode.none:
-            return
+            self._follow(None)
+        else:
+            self._follow(partition)
+            self._seen = partition.changes
+            self.code = check_leader_epoch(partition, self._epoch)
+            if self.code is ErrorCode.none:
+                self._check_offsets(partition)
+        self.active = self.settled or self._offset < self._end
+
+    def _check_offsets(self, partition: Partition) -> None:
         machine = partition.machine
         self.start_offset, end = machine.start_offset, machine.high_watermark
         stable = end if machine.producers.first_open_offset is None else machine.last_stable_offset
         self.high_watermark, self.last_stable_offset = end, stable
+        self.offsets = self.start_offset, end, stable
         self._end = stable if self._committed else end
         if self._last_fetched_epoch != _NO_EPOCH:
             self._check_history(partition)
@@ -141,6 +235,7 @@ class FetchPartition:
         """Check again, after this node has proved its leadership; `doubtful` is False after it."""
         assert self._partition is not None
         if await self._partition.confirm():
+            self.topic.look()
             self.check()
         else:
             self.code, self.diverging = ErrorCode.not_leader_or_follower, None
@@ -150,6 +245,11 @@ class FetchPartition:
     def settled(self) -> bool:
         """Whether the answer has an error or a divergence, which more records would not change."""
         return self.code is not ErrorCode.none or self.diverging is not None
+
+    @property
+    def fetched(self) -> bool:
+        """Whether there is a partition at all that the client may read."""
+        return self.code not in _NOT_FETCHED
 
     @property
     def has_data(self) -> bool:
@@ -170,30 +270,41 @@ class FetchPartition:
             self._first = self._first or first
         return max(self._first, min(self._counted, self.max_bytes))
 
-    # Waiting.
+    def is_news(self) -> bool:
+        """Whether the answer of a session has to have this partition; it counts as told then."""
+        if not self.active:
+            news = self.told != self.offsets
+            self.told = self.offsets
+            return news
+        told, self.told = self.told, None if self.settled else self.offsets
+        return self.size > 0 or self.told is None or self.told != told
 
-    def watch(self, add: Callable[[int | None], None]) -> None:
-        """Call `add` with the bytes that came, or None when something else has happened."""
-        assert self._partition is not None
-        self._add = add
-        self._partition.watch(self._moved)
+    # Watching.
+
+    def _follow(self, partition: Partition | None) -> None:
+        """Watch this one, until a check finds another."""
+        if partition is self._partition:
+            return
+        self.unwatch()
+        self.rest()
+        self._partition = partition
+        if partition is not None:
+            partition.watch(self._moved)
+            self._watching = True
 
     def unwatch(self) -> None:
-        """Must follow every `watch`; harmless without one."""
-        if self._add is not None and self._partition is not None:
+        """Must be the end of every share; harmless a second time."""
+        if self._watching and self._partition is not None:
+            self._watching = False
             self._partition.unwatch(self._moved)
-            self._add = None
 
     def _moved(self) -> None:
-        if self._add is None:
-            return
-        before = self.count()
-        watched = self._partition
-        self.check()
-        if self.settled or self._partition is not watched:
-            self._add(None)
-        else:
-            self._add(self.count() - before)
+        self._heard(self)
+
+    def let_go(self) -> None:
+        """Between two fetches: keep nothing of a replica that does not lead any more."""
+        if self._partition is not None and not self._partition.leads:
+            self._follow(None)
 
     # Reading.
 
@@ -202,16 +313,17 @@ class FetchPartition:
         assert self._partition is not None
         return self._partition.measured(self._offset, self._end, limit).bytes
 
-    async def read(self, limit: int, *, whole_first: bool) -> None:
-        """Read up to `limit` bytes; with `whole_first` the first batch, however large."""
+    async def read(self, limit: int, *, whole_first: bool, files: bool) -> None:
+        """Read up to `limit` bytes; with `whole_first` the first batch, however large. With `files` they may
+        be ranges of files."""
         partition, aborted = self._partition, self.aborted
         assert partition is not None
         wanted = (self._offset, self._end, limit)
         try:
             if self._committed:
-                batches, aborted = await partition.read_committed(*wanted, files=self._request.takes_files)
+                batches, aborted = await partition.read_committed(*wanted, files=files)
             else:
-                batches = await partition.read(*wanted, files=self._request.takes_files)
+                batches = await partition.read(*wanted, files=files)
         except BadObject as error:
             log.error("partition %d of %s: %s", self.number, self._title(), error)
             self.code = ErrorCode.corrupt_message
@@ -234,40 +346,5 @@ class FetchPartition:
         self.parts, self.aborted, self.size = [], (), 0
 
     def _title(self) -> str:
-        return self.topic.name if isinstance(self.topic, Topic) else str(self._topic_id)
-
-
-def stamped_parts(batches: list[StoredBatch | StoredRun]) -> list[Part]:
-    """The batches with their offsets and leader epochs, as buffers to be sent in this order.
-
-    What comes from level one is sent as it is. A large batch is sixteen new bytes and a view of the rest.
-    Runs of small ones are one buffer: a thousand buffers of a kilobyte cost more to send than to copy.
-    """
-    parts: list[Part] = []
-    run: list[StoredBatch] = []
-    for batch in batches:
-        if isinstance(batch, StoredBatch) and len(batch.data) < JOINED_BYTES:
-            run.append(batch)
-            continue
-        if run:
-            parts.append(_joined(run))
-            run = []
-        if isinstance(batch, StoredRun):
-            parts.append(batch.data)
-            continue
-        data = batch.data
-        parts.append(_STAMP.pack(batch.base_offset, len(data) - LENGTH_END, batch.leader_epoch))
-        parts.append(memoryview(data)[_STAMP.size :])
-    if run:
-        parts.append(_joined(run))
-    return parts
-
-
-def _joined(run: list[StoredBatch]) -> bytearray:
-    out = bytearray().join([batch.data for batch in run])
-    position, stamp = 0, _STAMP.pack_into
-    for base_offset, _, leader_epoch, data in run:
-        size = len(data)
-        stamp(out, position, base_offset, size - LENGTH_END, leader_epoch)
-        position += size
-    return out
+        found = self.topic.found
+        return found.name if isinstance(found, Topic) else str(self.topic.topic_id)

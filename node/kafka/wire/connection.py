@@ -50,7 +50,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parser = FrameParser(server.config.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._client = "a client"
-        self._number = 0
+        self.number = 0
         self._slots: deque[RequestSlot] = deque()
         """Requests in the order of their answers: those that were started, then those that wait."""
         self._waiting: deque[RequestSlot] = deque()
@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None and isinstance(peer, tuple):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._client = str(peer[0])
-        self._number = self._server.counters["connections"] + 1
+        self.number = self._server.counters["connections"] + 1
         self._server.opened(self, self._client)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._answer(slot, api_versions_response(slot.header.api_version, features, epoch))
                 return
             self._running += 1
-            named = (self._client, slot.size, self._number, self.session)
+            named = (self._client, slot.size, self.number, self.session)
             request = Request(slot.header, payload, *named, self._sender.takes_files)
             slot.task = self._server.loop.create_task(self._handle(slot, request))
 

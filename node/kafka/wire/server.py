@@ -76,7 +76,9 @@ class KafkaServer:
         on_problem: Callable[[ConnectionProblem], None],
         features: Callable[[], tuple[int, tuple[Feature, ...]]] = lambda: (0, FEATURES),
         quotas: Callable[[], QuotaSet] = QuotaSet,
+        on_lost: Callable[[int], None] = lambda _: None,
     ) -> None:
+        """`on_lost` is called with the number of each connection that is gone."""
         self.features = features
         self.handler = handler
         self.loop = loop
@@ -90,6 +92,7 @@ class KafkaServer:
         # Received bytes are parsed before any other connection is read, so one buffer serves all.
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._on_problem = on_problem
+        self._on_lost = on_lost
         self._connections: dict[Connection, None] = {}
         self._starved: dict[Connection, None] = {}
         self._waking = self._released = False
@@ -248,6 +251,7 @@ class KafkaServer:
         if connection.place is not None:
             connection.place.leave()
         self._starved.pop(connection, None)
+        self._on_lost(connection.number)
         if not self._connections and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 

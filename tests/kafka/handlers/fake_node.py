@@ -24,6 +24,7 @@ from strandline.node.kafka.handlers.authorizer import Authorizer
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import TABLE, BrokerHandler
+from strandline.node.kafka.handlers.kept_fetches import KeptFetches
 from strandline.node.kafka.handlers.login_turns import LoginTurns
 from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, decode_request, encode_parts, encode_response
@@ -128,10 +129,13 @@ class FakeNode:
         self.authorizer: Authorizer | None = None
         self.actions = ActionLog(self.loop.time)
         self.login_turns = LoginTurns()
+        self.fetches = KeptFetches(self.loop.time, random.Random(node_id))
         self.throttles = ClientThrottles(
             lambda: self.controller.machine.client_quotas, self.config.quotas, self.loop.time
         )
         self.now_ms = NOW
+        self.connection = 1
+        """Number of the connection by which `ask` sends."""
         self.session = UNNAMED
         """Of the client whose requests `ask` sends."""
         self.controller.hear()
@@ -154,7 +158,7 @@ class FakeNode:
         asked = entity_of(load_request_schema(key, version), asked_for)
         header, payload = decode_request(memoryview(head(key, version) + encoded(asked)), 200_000)
         assert payload == asked
-        request = Request(header, payload, "127.0.0.1", 100, 1, self.session)
+        request = Request(header, payload, "127.0.0.1", 100, self.connection, self.session)
         answer = await TABLE[key](self.context, request, response_types(key, version))
         made = (
             encode_parts(header, answer.parts)
@@ -166,6 +170,10 @@ class FakeNode:
         response, size = entity_reader(load_response_schema(key, version))(frame, behind_header)
         assert behind_header + size == len(frame)
         return response
+
+    def lost(self) -> None:
+        """The connection ends by which `ask` sends."""
+        self.fetches.lost(self.connection)
 
     def wall_ms(self) -> int:
         return self.now_ms
@@ -202,7 +210,9 @@ class FakeNode:
     ) -> Any:
         """`batches`: records by (topic, partition) or by the partition of topic t; answers by the same."""
         asked = self._topics(batches, lambda number, data: {"index": number, "records": data})
-        data = [{"name": name, "topic_id": self._id(name), "partition_data": parts} for name, parts in asked]
+        data = [
+            {"name": name, "topic_id": self.topic_id(name), "partition_data": parts} for name, parts in asked
+        ]
         fields: dict[str, Any] = {
             "transactional_id": transactional_id,
             "acks": acks,
@@ -239,7 +249,7 @@ class FakeNode:
             return {"partition": number, "partition_max_bytes": 1 << 20, **more}
 
         data = [
-            {"topic": name, "topic_id": self._id(name), "partitions": parts}
+            {"topic": name, "topic_id": self.topic_id(name), "partitions": parts}
             for name, parts in self._topics(offsets, part)
         ]
         response = await self.ask(
@@ -287,7 +297,8 @@ class FakeNode:
             found[-1][1].append(part(number, value))
         return found
 
-    def _id(self, name: Any) -> Any:
+    def topic_id(self, name: Any) -> Any:
+        """The id of a topic, if there is one of this name."""
         topic = self.controller.machine.topic(name) if isinstance(name, str) else None
         if name is None or isinstance(name, uuid.UUID) or topic is None:
             return name if not isinstance(name, str) else uuid.UUID(int=404)

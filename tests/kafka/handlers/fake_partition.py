@@ -102,6 +102,7 @@ class FakePartition:
         self.read_seconds = 0.0
         self.reads: list[tuple[int, int, int]] = []
         self.watchers: list[Callable[[], None]] = []
+        self.changes = 0
         self.store = ObjectsByName()
         self.executed: list[Command] = []
         self.execution: Refusal | None = None
@@ -286,6 +287,8 @@ class FakePartition:
         self.moved()
 
     def moved(self) -> None:
+        """Tell who watches. Must follow each change that a test makes of itself."""
+        self.changes += 1
         for callback in list(self.watchers):
             callback()
 

@@ -35,6 +35,17 @@ def waiting(node: FakeNode, *args: Any, **fields: Any) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(node.fetch(*args, **fields))
 
 
+class Rights:
+    """An authorizer that refuses some topics, and some clients."""
+
+    def __init__(self) -> None:
+        self.refused: set[str] = set()
+        self.principals: set[str] = set()
+
+    def allows(self, principal: str, host: str, operation: Any, kind: Any, name: str) -> bool:
+        return name not in self.refused and principal not in self.principals
+
+
 COMMITTED = 1
 P, Q = 7, 8
 

@@ -298,7 +298,6 @@ async def test_an_empty_partition_is_waited_for_exactly_as_long_as_asked() -> No
         started = node.loop.time()
         assert codes(await node.fetch({0: 0}, max_wait=seconds)) == [ErrorCode.none]
         assert node.loop.time() - started == pytest.approx(seconds, abs=1e-6)
-    assert not node.partition().watchers
 
 
 @simulated
@@ -310,8 +309,6 @@ async def test_records_wake_a_long_poll_at_once() -> None:
     node.loop.call_later(3.0, node.partition(number=1).write, build())
     assert [bases(part) for part in parts(await asked)] == [[], [0]]
     assert node.loop.time() - started == pytest.approx(3.0, abs=1e-6)
-    assert not node.partition(number=0).watchers
-    assert not node.partition(number=1).watchers
 
 
 @simulated
@@ -397,35 +394,48 @@ async def test_a_request_for_nothing_is_answered_at_once() -> None:
 async def test_an_error_is_told_at_once_beside_what_there_is() -> None:
     node = FakeNode()
     node.topic(partitions=2)
+    node.partition(number=1).resign()
     started = node.loop.time()
-    response = await node.fetch({0: 0, 5: 0}, max_wait=30.0)
-    assert codes(response) == [ErrorCode.none, ErrorCode.unknown_topic_or_partition]
+    response = await node.fetch({0: 0, 1: 0}, max_wait=30.0)
+    assert codes(response) == [ErrorCode.none, ErrorCode.not_leader_or_follower]
     assert node.loop.time() == started
 
 
+@pytest.mark.parametrize(
+    ("version", "code"), [(12, ErrorCode.unknown_topic_or_partition), (13, ErrorCode.unknown_topic_id)]
+)
 @simulated
-async def test_a_cancelled_long_poll_leaves_nothing_behind() -> None:
-    node = FakeNode()
-    node.topic(partitions=3)
-    asked = waiting(node, {0: 0, 1: 0, 2: 0}, max_wait=30.0)
-    await asyncio.sleep(1)
-    assert [len(node.partition(number=number).watchers) for number in range(3)] == [1, 1, 1]
-    asked.cancel()
-    await asyncio.gather(asked, return_exceptions=True)
-    assert [len(node.partition(number=number).watchers) for number in range(3)] == [0, 0, 0]
-
-
-@simulated
-async def test_a_partition_asked_for_twice_is_answered_twice() -> None:
+async def test_what_there_is_not_does_not_end_the_wait_for_the_rest(version: int, code: ErrorCode) -> None:
     node = FakeNode()
     node.topic()
+    for refused in (("u", 0), ("t", 5)):
+        started = node.loop.time()
+        asked = waiting(node, {refused: 0, 0: 0}, version, max_wait=30.0)
+        node.loop.call_later(3.0, node.partition().write, build())
+        response = await asked
+        expected = code if refused[0] == "u" else ErrorCode.unknown_topic_or_partition
+        assert codes(response) == [expected, ErrorCode.none]
+        assert len(parts(response)[1].records) > 0
+        assert node.loop.time() - started == pytest.approx(3.0, abs=1e-6)
+        node.partition().trim(node.partition().high_watermark)
+        started = node.loop.time()
+        assert codes(await node.fetch({refused: 0}, version, max_wait=30.0)) == [expected]
+        assert node.loop.time() == started, "nothing is waited for"
+        node.delete("t")
+        node.topic()
+
+
+@simulated
+async def test_a_partition_asked_for_twice_is_answered_once_with_the_last() -> None:
+    node = FakeNode()
+    node.topic()
+    node.partition().write(build())
     part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
-    topics = [{"topic": "t", "partitions": [part, part]}]
+    topics = [{"topic": "t", "partitions": [part, {**part, "fetch_offset": 3}]}]
     asked = waiting(node, {}, 12, max_wait=30.0, topics=topics)
     await asyncio.sleep(1)
     node.partition().write(build())
-    assert [bases(one) for one in parts(await asked)] == [[0], [0]]
-    assert not node.partition().watchers
+    assert bases(only(await asked)) == [3]
 
 
 @simulated
@@ -464,7 +474,6 @@ async def test_leadership_lost_during_a_long_poll_is_told_at_once_with_the_new_l
     leader = parts(response)[1].current_leader
     assert (leader.leader_id, leader.leader_epoch) == (3, TERM + 1)
     assert [(one.node_id, one.host, one.port) for one in response.node_endpoints] == [(3, "n3", 9003)]
-    assert not node.partition(number=0).watchers
 
 
 @pytest.mark.parametrize(
@@ -645,30 +654,6 @@ async def test_damage_and_a_store_that_does_not_answer_are_told_apart() -> None:
     response = await node.fetch(dict.fromkeys(range(3), 0))
     assert codes(response) == [ErrorCode.corrupt_message, ErrorCode.kafka_storage_error, ErrorCode.none]
     assert [bases(part) for part in parts(response)] == [[], [], [0]]
-
-
-# There are no sessions (KIP-227).
-
-
-@simulated
-async def test_a_new_session_is_not_made_and_a_whole_request_is_served() -> None:
-    node = FakeNode()
-    node.topic()
-    node.partition().write(build())
-    for session, epoch in ((0, -1), (0, 0), (5, -1), (5, 0)):
-        response = await node.fetch({0: 0}, session_id=session, session_epoch=epoch)
-        assert (response.error_code, response.session_id) == (ErrorCode.none, 0)
-        assert bases(only(response)) == [0]
-
-
-@pytest.mark.parametrize("version", [version for version in VERSIONS if version >= 7])
-@simulated
-async def test_a_session_that_goes_on_is_not_found(version: int) -> None:
-    node = FakeNode()
-    for session, epoch in ((5, 1), (5, 2**31 - 1), (0, 1)):
-        response = await node.fetch({}, version, session_id=session, session_epoch=epoch, max_wait=30.0)
-        assert response.error_code is ErrorCode.fetch_session_id_not_found
-        assert (response.session_id, response.responses) == (0, ())
 
 
 # Level one.

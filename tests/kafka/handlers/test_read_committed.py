@@ -187,6 +187,7 @@ async def test_a_long_poll_is_woken_by_the_last_stable_offset_and_not_by_records
     part = only(await asked)
     assert asyncio.get_running_loop().time() - started == pytest.approx(4, abs=0.1)
     assert bases(part) == [0, 1, 4, 7, 10]
+    node.lost()
     assert not partition.watchers
 
 

@@ -1,4 +1,4 @@
-"""Real clients produce and read through the real requests; none of them needs a fetch session."""
+"""Real clients produce and read through the real requests; one of them with fetch sessions."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Served:
         self.sessions: set[tuple[str | None, int, int, int]] = set()
         """(client id, version, session id, session epoch) of every fetch."""
         self.server: KafkaServer
+        self.node: FakeNode
         self._ready: Future[None] = Future()
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
@@ -71,8 +72,13 @@ class Served:
         node = FakeNode()
         self._handler = BrokerHandler(node.context)
         self.server = KafkaServer(
-            self, loop=self._loop, config=ServerConfig(), on_problem=self.problems.append
+            self,
+            loop=self._loop,
+            config=ServerConfig(),
+            on_problem=self.problems.append,
+            on_lost=node.fetches.lost,
         )
+        self.node = node
         await self.server.start([ListenAddress("127.0.0.1", 0)])
         for number, present in node.cluster.leader.nodes.items():
             replaces, port = present.boot_id, self.server.port
@@ -99,6 +105,8 @@ def served() -> Iterator[Served]:
         made.stop()
     assert made.problems == []
     assert made.server.request_bytes == 0
+    assert made.node.fetches.partitions == 0
+    assert not any(one.watchers for one in made.node.partitions.replicas.values())
 
 
 def values() -> list[bytes]:
@@ -186,12 +194,21 @@ def test_kafka_python(served: Served) -> None:
         got[message.partition, message.offset] = message.value
         if len(got) == COUNT:
             break
+    assert not consumer.poll(700)
+    producer = kafka.KafkaProducer(**settings)
+    producer.send("kafka-python", b"later", partition=1).get(10)
+    producer.close()
+    assert [one.value for some in consumer.poll(10_000).values() for one in some] == [b"later"]
     consumer.close()
     assert got == expected()
-    check_sessions(served, "kafka-python")
+    asked = {found[2:] for found in served.sessions if found[0] == "kafka-python"}
+    (number,) = {session for session, _ in asked} - {0}
+    epochs = sorted(epoch for session, epoch in asked if session == number)
+    assert epochs == [*range(1, len(epochs) + 1)]
+    assert (0, 0) in asked, "it has begun with a whole request"
 
 
 def check_sessions(served: Served, client: str) -> None:
-    """Whatever it asked for, the client went on with whole requests, because no session was made."""
+    """The client knows no sessions: all its requests are whole."""
     asked = {found[1:] for found in served.sessions if found[0] == client}
     assert all((session, epoch) in ((0, -1), (0, 0)) for _, session, epoch in asked), asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Coroutine
 from datetime import timedelta
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from strandline.node.controller.leaders import Leader
 from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import BrokerHandler
+from strandline.node.kafka.handlers.kept_fetches import KeptFetches
 from strandline.node.kafka.wire.apis import ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, encode_response
 from strandline.node.kafka.wire.handler import Request
@@ -41,6 +43,9 @@ class Nodes:
         assert made.partitions[0].group == GROUP
         self.machine = log.machine
         cluster.serve()
+        self.fetches = {
+            node: KeptFetches(one.loop.time, random.Random(node)) for node, one in cluster.world.nodes.items()
+        }
         self.sent = 0
 
     def leader(self) -> int:
@@ -59,6 +64,7 @@ class Nodes:
         context = SimpleNamespace(
             node_id=node,
             authorizer=None,
+            fetches=self.fetches[node],
             throttles=ClientThrottles(lambda: self.machine.client_quotas, QuotasSection(), loop.time),
             loop=loop,
             controller=SimpleNamespace(machine=self.machine),

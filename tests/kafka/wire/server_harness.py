@@ -125,6 +125,8 @@ class Client:
 class Served:
     server: KafkaServer
     problems: list[ConnectionProblem]
+    lost: list[int] = field(default_factory=list)
+    """The numbers of connections that are gone."""
     clients: list[Client] = field(default_factory=list)
 
     async def client(self, *, receive_buffer: int | None = None) -> Client:
@@ -151,6 +153,7 @@ async def serve(
     **config: Any,
 ) -> AsyncIterator[Served]:
     problems: list[ConnectionProblem] = []
+    lost: list[int] = []
     loop = asyncio.get_running_loop()
     known = quotas or QuotaSet()
     server = KafkaServer(
@@ -159,9 +162,10 @@ async def serve(
         config=ServerConfig(**config),
         on_problem=problems.append,
         quotas=lambda: known,
+        on_lost=lost.append,
     )
     await server.start([ListenAddress("127.0.0.1", 0, tls=tls, rules=rules, mechanisms=mechanisms)])
-    served = Served(server, problems)
+    served = Served(server, problems, lost)
     try:
         yield served
     finally:

@@ -51,6 +51,23 @@ def held() -> HeldHandler:
     return HeldHandler(asyncio.get_running_loop())
 
 
+@on_both_loops
+async def test_each_connection_that_is_gone_is_told_once_after_its_requests_were_cancelled() -> None:
+    async with serve(handler := held(), idle_seconds=3600) as served:
+        clients = [await served.client() for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.writer.write(init(number))
+            await settle()
+        clients[1].writer.close()
+        await settle()
+        assert (served.lost, handler.cancelled) == ([2], [1])
+        next(iter(served.server._connections)).close(CloseReason.IDLE, "a test")
+        assert served.lost == [2, 1]
+        await settle()
+        assert (served.lost, handler.cancelled) == ([2, 1], [1, 0])
+    assert served.lost == [2, 1, 3]
+
+
 # Order.
 
 

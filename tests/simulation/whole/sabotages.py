@@ -12,8 +12,7 @@ from unittest.mock import patch
 from strandline.node.controller.producer_ids import ProducerIds
 from strandline.node.controller.registration import Registration
 from strandline.node.controller.replica_manager import ReplicaManager
-from strandline.node.kafka.handlers import fetch_partition as fetch_share
-from strandline.node.kafka.handlers import leading, produce
+from strandline.node.kafka.handlers import kept_fetch, leading, produce
 from strandline.node.kafka.handlers.fetch_partition import FetchPartition
 from strandline.node.level_zero.batcher import Batcher
 from strandline.node.partition.partition import Partition
@@ -175,7 +174,7 @@ _ALL = (
         "a topic's id stands for its name",
         lambda: (
             patch.object(produce, "topic_of", _by_name),
-            patch.object(fetch_share, "topic_of", _by_name),
+            patch.object(kept_fetch, "topic_of", _by_name),
             patch.dict(_NAMES, clear=True),
         ),
     ),

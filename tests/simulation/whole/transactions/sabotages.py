@@ -71,6 +71,7 @@ def _judging(*, epoch: bool = True, number: bool = True, sequence: bool = True) 
 def _reads_to_the_end(self: FetchPartition) -> None:
     _check_share(self)
     self._end = self.high_watermark
+    self.active = self.settled or self._offset < self._end
 
 
 _check_share = FetchPartition.check
