@@ -19,6 +19,9 @@ from tests import ROOT
 ANSWER_SECONDS: Final = 45.0
 """Longer than any client's own wait for a request, which ends in an answer that says why."""
 
+END_SECONDS: Final = 10.0
+"""From the end of a process's answers to its own: it may write a core dump in between."""
+
 Place = tuple[str, int]
 """Topic and partition."""
 
@@ -79,8 +82,7 @@ class Lines:
                     raise Lost(f"{self.name} does not answer {did}; it said: {self._said()}")
                 got = os.read(self._process.stdout.fileno(), 1 << 20)
                 if not got:
-                    status = self._process.wait(ANSWER_SECONDS)
-                    raise Lost(f"{self.name} ended at {did}, status {status}; it said: {self._said()}")
+                    raise Lost(f"{self.name} {self._ending(did)}; it said: {self._said()}")
                 self._buffer += got
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
@@ -92,6 +94,12 @@ class Lines:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+
+    def _ending(self, did: str) -> str:
+        try:
+            return f"ended at {did}, status {self._process.wait(END_SECONDS)}"
+        except subprocess.TimeoutExpired:
+            return f"answers no more at {did}, and is still there {END_SECONDS:g} s later"
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace").strip()[-500:] or "nothing"
