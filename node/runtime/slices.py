@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -36,12 +36,18 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
 async def slices_of(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
     """As `in_slices`, a slice at a time: for looks that find nothing to do with most items, where to be given
     each of them would be half of what they cost."""
-    present = [*items]
-    for first in range(0, len(present), size):
-        slice_ = present[first : first + size]
+    for slice_ in cut(items, size):
         yield slice_
         if len(slice_) == size:
             await asyncio.sleep(0)
+
+
+def cut(items: Iterable[T], size: int = SLICE) -> Iterator[list[T]]:
+    """The slices of `slices_of`, where mostly there is one: an asynchronous iterator costs microseconds. The
+    loop has its turn by the caller, after each slice that is full."""
+    present = [*items]
+    for first in range(0, len(present), size):
+        yield present[first : first + size]
 
 
 class Slices:

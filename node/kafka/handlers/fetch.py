@@ -17,9 +17,9 @@ from strandline.node.kafka.handlers.fetch_partition import READ_COMMITTED, Fetch
 from strandline.node.kafka.handlers.kept_fetch import KeptFetch
 from strandline.node.kafka.handlers.leading import LeaderHints
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.kafka.wire.response_encoder import as_records
+from strandline.node.kafka.wire.response_encoder import as_records, encode_plain
 from strandline.node.kafka.wire.response_types import ResponseTypes
-from strandline.node.runtime.slices import slices_of
+from strandline.node.runtime.slices import cut
 
 MAX_FETCH_BYTES: Final = 55 * 1024 * 1024
 """Records of one answer, whatever a client asks for: Kafka's default of `fetch.max.bytes`."""
@@ -64,7 +64,7 @@ async def _answer(
     hints = LeaderHints(context, a, request.session.listener)
     committed = ask.isolation_level == READ_COMMITTED
     told: dict[FetchTopic, list[Any]] = {}
-    async for slice_ in slices_of(kept.shares, SLICE):
+    for slice_ in cut(kept.shares, SLICE):
         for share in slice_:
             if kept.session:
                 news = share.is_news()
@@ -72,9 +72,14 @@ async def _answer(
                     kept.put_last(share)
                 if goes_on and not news:
                     continue
-            if share.answer is None:
-                share.answer = _partition(a, hints, share, committed)
-            told.setdefault(share.topic, []).append(share.answer)
+            part: Any = share.answer
+            if part is None:
+                part = _partition(a, hints, share, committed)
+                if not (share.active or goes_on):
+                    part = share.answer = encode_plain(part)
+            told.setdefault(share.topic, []).append(part)
+        if len(slice_) == SLICE:
+            await asyncio.sleep(0)
     topics = [
         a.FetchableTopicResponse(topic=topic.name, topic_id=topic.topic_id, partitions=tuple(partitions))
         for topic, partitions in told.items()

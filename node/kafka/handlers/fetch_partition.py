@@ -175,8 +175,8 @@ class FetchPartition:
     def rest(self) -> None:
         """Let go of what the last fetch has read, and count from the start."""
         self.drop()
-        self.answer: Any = None
-        """The entity that was answered since the last check."""
+        self.answer: bytes | None = None
+        """The part of a whole answer, encoded, that has held since the last check."""
         self._counted_to = self._offset
         self._counted = self._first = 0
 

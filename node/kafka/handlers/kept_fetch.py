@@ -25,7 +25,7 @@ from strandline.node.kafka.handlers.fetch_partition import (
 from strandline.node.kafka.handlers.kept_fetches import Kept
 from strandline.node.kafka.handlers.leading import topic_of
 from strandline.node.kafka.wire.handler import Request
-from strandline.node.runtime.slices import SLICE, slices_of
+from strandline.node.runtime.slices import SLICE, cut
 from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
 
@@ -72,13 +72,15 @@ class KeptFetch(Kept):
         """Keep what a request names and forget what it forgets; the rest stays as it was asked for."""
         await self._take(ask)
         forgotten = [(one, number) for one in ask.forgotten_topics_data for number in one.partitions]
-        async for slice_ in slices_of(forgotten):
+        for slice_ in cut(forgotten, SLICE):
             for one, number in slice_:
                 topic = self._topics.get(_key(one))
                 share = None if topic is None else topic.shares.get(number)
                 if share is not None:
                     del self._shares[share]
                     self._drop(share)
+            if len(slice_) == SLICE:
+                await asyncio.sleep(0)
 
     def put_last(self, share: FetchPartition) -> None:
         """Read this one behind all others: a request of a session says nothing of their order, and what is
@@ -98,7 +100,7 @@ class KeptFetch(Kept):
         committed = ask.isolation_level == READ_COMMITTED
         last: Any = None
         topic: FetchTopic
-        async for slice_ in slices_of([(one, asked) for one in ask.topics for asked in one.partitions]):
+        for slice_ in cut([(one, asked) for one in ask.topics for asked in one.partitions], SLICE):
             for one, asked in slice_:
                 if one is not last:
                     topic, last = self._topic(one), one
@@ -110,6 +112,8 @@ class KeptFetch(Kept):
                 else:
                     share.ask(wanted)
                 self._shares[share] = None
+            if len(slice_) == SLICE:
+                await asyncio.sleep(0)
 
     def _topic(self, named: Any) -> FetchTopic:
         key = _key(named)
@@ -137,13 +141,17 @@ class KeptFetch(Kept):
     async def look(self) -> list[FetchPartition]:
         """Check what may have changed; those with records to read, or with an error to tell."""
         self._moved.clear()
-        async for some in slices_of(self._topics.values()):
-            for topic in some:
+        for topics in cut(self._topics.values(), SLICE):
+            for topic in topics:
                 topic.look()
-        async for slice_ in slices_of(self._shares, SLICE):
-            for share in slice_:
+            if len(topics) == SLICE:
+                await asyncio.sleep(0)
+        for shares in cut(self._shares, SLICE):
+            for share in shares:
                 if not share.holds:
                     share.check()
+            if len(shares) == SLICE:
+                await asyncio.sleep(0)
         for share in self._moved:
             share.topic.look()
             share.check()

@@ -19,7 +19,7 @@ from strandline.node.kafka.wire.handler import Request
 MAX_OF_CONNECTION: Final = 10_000
 """Partitions that are kept of one connection: ten of those take all room."""
 MAX_PARTITIONS: Final = 100_000
-"""Partitions that are kept on a node."""
+"""Partitions that are kept on a node; each takes about a kilobyte."""
 IDLE_SECONDS: Final = 120.0
 """Time after which an unused one may go for another, Kafka's `min.incremental.fetch.session.eviction.ms`."""
 INITIAL: Final = 0

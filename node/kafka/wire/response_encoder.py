@@ -68,7 +68,8 @@ def encode(response: Any, head: bytes) -> list[Part]:
 
 
 def encode_plain(entity: Any) -> bytes:
-    """An entity that has no records, encoded. Raises EncodingError."""
+    """An entity that has no records, encoded. In place of the entity it may be a partition of a fetch
+    response. Raises EncodingError."""
     (encoded,) = encode(entity, b"")
     assert not isinstance(encoded, FileRange), "only records lie in files"
     return bytes(encoded)
@@ -227,6 +228,9 @@ class _EncoderWriter:
             self.put(depth, f"{out} += pack(f'>{{len({items})}}{FIXED[field.kind][0]}', *{items})")
             return
         self.put(depth, f"for {item} in {items}:")
+        if field.entity is not None and _has_records(entity_layout(field.entity)):
+            lines = f"if type({item}) is bytes:", f"    {out} += {item}", "    continue"
+            self.put(depth + 1, *lines)
         if field.entity is not None:
             self.entity(entity_layout(field.entity), item, out, depth + 1)
         elif field.kind in FIXED:
@@ -249,6 +253,10 @@ class _EncoderWriter:
             tag = write_varint(field.tag or 0)
             self.put(depth + 1, f"{section} += {tag!r} + varint(len({content})) + {content}")
         self.put(depth, f"{out} += varint({count})", f"{out} += {section}")
+
+
+def _has_records(layout: EntityLayout) -> bool:
+    return any(field.kind == "records" for field in layout.plain)
 
 
 def _scalar(kind: str, value: str) -> str:

@@ -494,6 +494,27 @@ async def test_a_topic_deleted_during_a_long_poll(version: int, code: ErrorCode)
 
 
 @simulated
+async def test_a_topic_deleted_during_a_long_poll_of_others_is_told_at_once() -> None:
+    node = FakeNode()
+    node.topic("t")
+    node.topic("u")
+    asked = waiting(node, {("t", 0): 0, ("u", 0): 0}, 12, max_wait=30.0)
+    await asyncio.sleep(1)
+    node.delete("t")
+    await asyncio.sleep(0.001)
+    assert asked.done()
+    assert codes(asked.result()) == [ErrorCode.unknown_topic_or_partition, ErrorCode.none]
+
+
+@simulated
+async def test_a_topic_deleted_while_leadership_is_proven_is_unknown() -> None:
+    node = FakeNode()
+    node.topic()
+    node.partition().on_confirm = lambda: node.delete("t")
+    assert codes(await node.fetch({0: 9}, 12, max_wait=30.0)) == [ErrorCode.unknown_topic_or_partition]
+
+
+@simulated
 async def test_a_replica_that_leaves_during_a_long_poll_is_told_at_once() -> None:
     node = FakeNode()
     topic = node.topic()

@@ -185,6 +185,29 @@ async def test_offsets_that_moved_are_told_also_without_records() -> None:
 
 
 @simulated
+async def test_offsets_are_told_of_what_has_records_that_found_no_room() -> None:
+    node = node_with(2)
+    client = Client(node)
+    await client.fetch({0: 0, 1: 0})
+    for number in range(2):
+        node.partition(number=number).write(build())
+    response = await client.fetch(max_bytes=1)
+    assert [(bases(part), part.high_watermark) for part in parts(response)] == [([0], 3), ([], 3)]
+
+
+@simulated
+async def test_a_fetch_beside_one_that_waits_leaves_its_session_alone() -> None:
+    node = node_with(2)
+    client = Client(node)
+    waiting = asyncio.ensure_future(client.fetch({0: 0}, max_wait=30.0))
+    await asyncio.sleep(1)
+    assert numbers(await node.fetch({1: 0})) == [1]
+    node.partition().write(build())
+    assert numbers(await waiting) == [0]
+    assert numbers(await client.fetch({0: 3})) == []
+
+
+@simulated
 async def test_what_has_given_records_comes_last_the_next_time() -> None:
     node = node_with(3)
     for number in range(3):

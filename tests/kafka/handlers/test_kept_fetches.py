@@ -197,6 +197,18 @@ async def test_a_right_that_is_taken_away_is_missed_by_the_next_fetch_and_by_one
 
 
 @simulated
+async def test_a_right_that_is_taken_away_ends_a_wait_with_the_next_record() -> None:
+    node = node_with(1)
+    rights = refusing(node)
+    asked = waiting(node, {0: 0}, max_wait=30.0, min_bytes=10_000)
+    await asyncio.sleep(1)
+    rights.refused.add("t")
+    node.partition().write(build())
+    await asyncio.sleep(0.001)
+    assert codes(asked.result()) == [ErrorCode.topic_authorization_failed]
+
+
+@simulated
 async def test_leadership_away_and_back_again() -> None:
     node = node_with(1)
     assert codes(await node.fetch({0: 0})) == [ErrorCode.none]

@@ -8,8 +8,9 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from strandline.node.config.quotas import QuotasSection
 from strandline.node.controller.leaders import Leader
@@ -17,7 +18,7 @@ from strandline.node.kafka.handlers.client_throttles import ClientThrottles
 from strandline.node.kafka.handlers.context import BrokerContext
 from strandline.node.kafka.handlers.handler import BrokerHandler
 from strandline.node.kafka.handlers.kept_fetches import KeptFetches
-from strandline.node.kafka.wire.apis import ApiKey
+from strandline.node.kafka.wire.apis import APIS, ApiKey
 from strandline.node.kafka.wire.codec import RequestHeader, encode_response
 from strandline.node.kafka.wire.handler import Request
 from strandline.node.kafka.wire.record_batch import boundaries, read_header
@@ -83,7 +84,10 @@ class Nodes:
 
         async def answer() -> None:
             response = await BrokerHandler(self.context(node)).handle(request)
-            answers.append((response, sent_bytes(encode_response(request.header, response))))
+            sent = sent_bytes(encode_response(request.header, response))
+            behind_header = 9 if version >= APIS[key].flexible else 8
+            read, _ = entity_reader(load_response_schema(key, version))(sent, behind_header)
+            answers.append((read, sent))
 
         self.start(node, answer())
         return answers
@@ -130,7 +134,7 @@ class Nodes:
             assert part.error_code is ErrorCode.none
             if offset == part.high_watermark:
                 return found
-            data = b"".join(part.records.parts)
+            data = part.records
             for start, _ in boundaries(data):
                 head = read_header(data, start)
                 assert head.base_offset == offset
