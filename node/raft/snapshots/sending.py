@@ -126,7 +126,7 @@ class SnapshotSending(Part):
         for peer in list(self.brought):
             progress = self.state.progress.get(peer)
             away = gone and not self.host.connected(peer)
-            if progress is None or away or progress.match >= index or _has_all_on_its_way(progress, index):
+            if progress is None or away or _has_all_on_its_way(progress, index):
                 del self.brought[peer]
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
@@ -258,4 +258,5 @@ class SnapshotSending(Part):
 
 
 def _has_all_on_its_way(progress: Progress, index: int) -> bool:
+    """What it has says nothing: where its state is damaged it takes no entry before that is mended."""
     return progress.phase is Phase.REPLICATE and progress.next > index

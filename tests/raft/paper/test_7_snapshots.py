@@ -312,12 +312,11 @@ def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:
     assert leader.group.journal.base == leader.group.journal.last
 
 
-def has_taken_it(leader: Replica) -> None:
-    """Node 3 has the snapshot, and says so."""
-    total, index = leader.group.sending.senders[3].total, leader.group.sending.senders[3].index
-    leader.told(
-        3, MessageKind.SNAPSHOT_REPLY, leader.group.term, index, total, int(Status.DONE), leader.host.now()
-    )
+def has_taken_it(leader: Replica, peer: int = 3) -> None:
+    """A node has the snapshot that it was sent, and says so."""
+    sender, now = leader.group.sending.senders[peer], leader.host.now()
+    fields = (sender.index, sender.total, int(Status.DONE), now)
+    leader.told(peer, MessageKind.SNAPSHOT_REPLY, leader.group.term, *fields)
 
 
 def test_7_what_stayed_for_a_receiver_goes_once_it_is_level() -> None:
@@ -346,6 +345,25 @@ def test_7_a_receiver_that_lacks_but_what_the_snapshot_has_not_is_not_level() ->
     leader.tick()
     go_on(leader, 4, 2)
     assert leader.group.journal.base == index
+
+
+def test_7_a_voter_that_has_all_entries_and_no_state_is_not_level() -> None:
+    """It takes no entry until it has the snapshot, and by then others have come."""
+    leader = Replica(config=SMALL)
+    leader.establish()
+    go_on(leader, 5, 2, 3)
+    index = leader.group.snapshot_index
+    assert leader.group.progress[3].match == index
+    leader.told(3, MessageKind.NEED_SNAPSHOT, leader.group.term, 1, 0.0)
+    leader.host.run_jobs()
+    leader.tick()
+    for _ in range(2):
+        go_on(leader, 4, 2)
+    assert leader.group.journal.base == index
+    has_taken_it(leader)
+    leader.take()
+    leader.acknowledge(3, index)
+    assert {message.kind for message in leader.take()} == {MessageKind.APPEND}
 
 
 def test_7_what_stayed_goes_with_the_removal_of_its_receiver() -> None:
