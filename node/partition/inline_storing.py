@@ -275,13 +275,13 @@ class InlineStoring:
 def _without_held(logs: Sequence[tuple[int, Partition]]) -> Sequence[tuple[int, Partition]]:
     """The logs without those that bring a follower up: cut, these would have to send it a snapshot again.
 
-    Those whose snapshots began to be sent first are left out as far as they fit into `HELD_BYTES`, and the
-    first in any case: it ends, or its follower lacks too much and it counts. So no two keep each other from
-    an end.
+    Such logs are left out in the order in which their snapshots began to be sent, each that still fits into
+    `HELD_BYTES`, and the first in any case: it ends, or its follower lacks too much and it counts. So no two
+    keep each other from an end.
     """
     left, held = HELD_BYTES, set[int]()
-    bring = [log for log in logs if log[1].group.sending.brought and _since(log) < inf]
-    for size, partition in sorted(bring, key=_since):
+    bringing_up = [log for log in logs if log[1].group.sending.brought and _since(log) < inf]
+    for size, partition in sorted(bringing_up, key=_since):
         if size <= left or not held:
             left -= size
             held.add(partition.group.id)

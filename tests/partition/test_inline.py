@@ -529,6 +529,7 @@ def test_logs_that_bring_followers_up_are_cut_only_beyond_a_bound(monkeypatch: p
     assert shortened(200, 300, 390, since=(2.0, 1.0)) == [50, None, 50]
     assert shortened(500, 402, since=(1.0, 2.0)) == [None, 100]
     assert shortened(301, 402, since=(2.0, 1.0)) == [None, None]
+    assert shortened(200, 150, 50, 401, since=(1.0, 2.0, 3.0)) == [None, None, None, 50], "a later one fits"
 
 
 def test_one_look_does_not_cut_all_logs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.snapshots.transfer import Status
 from strandline.statemachine.machine import Captured
 from tests.raft.harness import CONFIG, GROUP, Cluster, Replica, entry, membership, state_at
@@ -433,3 +434,42 @@ def test_7_a_receiver_that_is_sent_another_snapshot_counts_from_then() -> None:
     assert group.sending.since < leader.host.now()
     leader.told(3, MessageKind.NEED_SNAPSHOT, group.term, 1, 0.0)
     assert group.sending.since == leader.host.now()
+
+
+def test_7_what_stays_for_several_receivers_goes_once_the_last_of_them_is_level() -> None:
+    """Till then the group counts as one that began when the first of them was sent its snapshot."""
+    leader = Replica(voters=(1, 2, 3, 4, 5), config=SMALL)
+    leader.establish()
+    group, begun = leader.group, list[float]()
+    for peer in (3, 5):
+        leader.advance(0.1)
+        go_on(leader, 4, 2, 4)
+        leader.told(peer, MessageKind.NEED_SNAPSHOT, group.term, 1, 0.0)
+        leader.host.run_jobs()
+        begun.append(leader.host.now())
+    first, second = (group.sending.senders[peer].index for peer in (3, 5))
+    go_on(leader, 4, 2, 4)
+    assert (group.sending.since, group.journal.base) == (begun[0], first)
+    has_taken_it(leader)
+    leader.acknowledge(3, group.journal.last)
+    leader.tick()
+    assert (group.sending.since, group.journal.base) == (begun[1], first)
+    assert group.sending.held_from(group.journal.last) == second
+    has_taken_it(leader, 5)
+    leader.acknowledge(5, group.journal.last)
+    leader.tick()
+    assert (group.sending.since, group.journal.base) == (inf, group.journal.last)
+
+
+def test_7_a_tick_lets_go_only_once_where_followers_got_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node with ten thousand groups has as many ticks, nearly all of groups that bring nobody up."""
+    leader, _ = sending_to_3(SMALL)
+    dropped: list[int] = []
+    monkeypatch.setattr(SnapshotTaking, "drop_covered", lambda _, index: dropped.append(index))
+    leader.tick()
+    assert dropped == []
+    has_taken_it(leader)
+    leader.acknowledge(3, leader.group.journal.last)
+    for _ in range(3):
+        leader.tick()
+    assert dropped == [leader.group.snapshot_index]
