@@ -87,8 +87,10 @@ class SnapshotSending(Part):
     def held_from(self, index: int) -> int:
         """The least entry after which a follower goes on that was sent a snapshot and is not level.
 
-        It is level once all up to `index` is on its way: under load a distant one never has all. One that is
-        gone goes on with what is there when it is back, and one that lacks more needs another snapshot.
+        It is level once all up to `index` is on its way: under load a distant one never has all. A learner
+        that is added is level once it has its vote: what is on its way may be lost, with a connection or at
+        a slow disk. One that is gone goes on with what is there when it is back, and one that lacks more
+        needs another snapshot.
         """
         self._forget_level(index, gone=True)
         return min((place for place, _ in self._served()), default=index)
@@ -126,8 +128,13 @@ class SnapshotSending(Part):
         for peer in list(self.brought):
             progress = self.state.progress.get(peer)
             away = gone and not self.host.connected(peer)
-            if progress is None or away or _has_all_on_its_way(progress, index):
+            if progress is None or away or self._is_level(peer, progress, index):
                 del self.brought[peer]
+
+    def _is_level(self, peer: int, progress: Progress, index: int) -> bool:
+        """Its match says nothing: where its state is damaged it takes no entry before that is mended."""
+        sent = progress.phase is Phase.REPLICATE and progress.next > index
+        return sent and peer != self.state.joining
 
     def _open_for_sending(self, index: int) -> tuple[DiskFile, bytes]:
         file = self.store.open(self.state.id, index)
@@ -255,8 +262,3 @@ class SnapshotSending(Part):
         if self.brought:
             self.brought.clear()
             self.taking.let_go()
-
-
-def _has_all_on_its_way(progress: Progress, index: int) -> bool:
-    """What it has says nothing: where its state is damaged it takes no entry before that is mended."""
-    return progress.phase is Phase.REPLICATE and progress.next > index

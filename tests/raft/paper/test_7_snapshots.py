@@ -8,6 +8,7 @@ from math import inf
 import pytest
 
 from strandline.node.raft.config import RaftConfig
+from strandline.node.raft.outcome import Applied, Unknown
 from strandline.node.raft.rules.messages import MessageKind
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.snapshots.transfer import Status
@@ -365,6 +366,41 @@ def test_7_a_voter_that_has_all_entries_and_no_state_is_not_level() -> None:
     leader.take()
     leader.acknowledge(3, index)
     assert {message.kind for message in leader.take()} == {MessageKind.APPEND}
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_7_a_learner_that_is_added_is_not_level_before_it_has_its_vote(given_up: bool) -> None:
+    """What is on its way to it may be lost, and would take another snapshot; but not if it is given up."""
+    leader = Replica(config=replace(SMALL, catch_up_seconds=0.2))
+    group = leader.group
+    leader.establish()
+    go_on(leader, 5, 2)
+    added = group.add_member(4)
+    leader.sync()
+    leader.acknowledge(2, group.journal.last)
+    leader.told(4, MessageKind.NEED_SNAPSHOT, group.term, 1, 0.0)
+    leader.host.run_jobs()
+    index = group.snapshot_index
+    go_on(leader, 4, 2)
+    has_taken_it(leader, 4)
+    leader.acknowledge(4, index)
+    leader.tick()
+    assert group.progress[4].next == group.journal.last + 1
+    assert group.journal.base == index
+    if given_up:
+        leader.advance(0.3)
+    leader.acknowledge(2, group.journal.last)
+    leader.acknowledge(4, group.journal.last)
+    leader.tick()
+    if not given_up:
+        assert group.voters == (1, 2, 3, 4)
+        assert group.journal.base == index
+        leader.sync()
+        leader.acknowledge(2, group.journal.last)
+        leader.acknowledge(4, group.journal.last)
+        leader.tick()
+    assert isinstance(added.result(), Unknown if given_up else Applied)
+    assert group.journal.base == group.snapshot_index
 
 
 def test_7_what_stayed_goes_with_the_removal_of_its_receiver() -> None:
