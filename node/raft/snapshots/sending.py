@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from strandline.node.raft.bad_message import BadMessage
 from strandline.node.raft.disk import DiskFile
@@ -30,6 +30,9 @@ from strandline.snapshot.document import (
 )
 
 log = logging.getLogger(__name__)
+
+STUCK_SECONDS: Final = 30.0
+"""Time after which the log keeps nothing for a receiver that gets no further, as one whose disk is full."""
 
 
 class Brought(NamedTuple):
@@ -99,7 +102,8 @@ class SnapshotSending(Part):
     def since(self) -> float:
         """When the first snapshot began to be sent behind which its receiver can go on; else infinite.
 
-        A follower whose disk is full takes none, and what it needs goes from memory meanwhile.
+        A follower whose disk is full takes none: it counts no more after STUCK_SECONDS, or once what it
+        needs is gone from memory.
         """
         return min((one.begun_at for _, one in self._served()), default=inf)
 
@@ -107,11 +111,15 @@ class SnapshotSending(Part):
         """Of the followers that are not level those that the log still serves, with the entry each has."""
         for peer, one in self.brought.items():
             progress = self.state.progress.get(peer)
-            if progress is None:
+            if progress is None or self._is_stuck(peer):
                 continue
             place = max(one.snapshot_index, progress.match)
             if place >= self.journal.base:
                 yield place, one
+
+    def _is_stuck(self, peer: int) -> bool:
+        sender = self.senders.get(peer)
+        return sender is not None and self.host.now() - sender.furthest_at > STUCK_SECONDS
 
     def let_go(self, *, idle: bool) -> None:
         """Let what stayed for followers leave memory once they are level, or members no more.

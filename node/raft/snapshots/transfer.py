@@ -32,10 +32,13 @@ class Sender:
         self.digest = digest
         self.total = file.size()
         self.progress_at = now
+        self.furthest_at = now
+        """Since when the receiver has had more of it than ever before. One whose disk is full starts over."""
         self._chunk_bytes = chunk_bytes
         self._window_bytes = window * chunk_bytes
         self._acknowledged = 0
         self._sent = 0
+        self._furthest = 0
 
     def next_chunk(self) -> tuple[int, int] | None:
         """(offset, size) of the chunk to send now, or None when the window is full or all is sent."""
@@ -55,6 +58,9 @@ class Sender:
             self._acknowledged = offset
             self._sent = max(self._sent, offset)
             self.progress_at = now
+        if offset > self._furthest:
+            self._furthest = offset
+            self.furthest_at = now
 
     def rewind(self, now: float) -> None:
         """Send again from the acknowledged bytes on, because no answer came for too long."""

@@ -10,6 +10,7 @@ import pytest
 from strandline.node.raft.config import RaftConfig
 from strandline.node.raft.outcome import Applied, Unknown
 from strandline.node.raft.rules.messages import MessageKind
+from strandline.node.raft.snapshots.sending import STUCK_SECONDS
 from strandline.node.raft.snapshots.taking import SnapshotTaking
 from strandline.node.raft.snapshots.transfer import Status
 from strandline.statemachine.machine import Captured
@@ -304,6 +305,30 @@ def test_7_what_no_longer_serves_a_receiver_does_not_stay() -> None:
     assert group.sending.since == inf
     go_on(leader, 4, 2)
     assert group.journal.base >= group.journal.last - 1
+
+
+def test_7_a_receiver_that_gets_no_further_for_long_has_no_place_while_no_command_comes() -> None:
+    """Its disk is full, and its connection stands: it starts over again and again. Once it gets further, it
+    has a place again."""
+    leader, index = sending_to_3(replace(SMALL, snapshot_chunk_bytes=1))
+    group = leader.group
+    begun = leader.host.now()
+
+    def answers(*offsets: int) -> None:
+        for offset in offsets:
+            leader.told(3, MessageKind.SNAPSHOT_REPLY, group.term, index, offset, int(Status.CONTINUE), 0.0)
+
+    answers(2)
+    for seconds in (STUCK_SECONDS - 1, 2):
+        answers(0, 1, 2)
+        group.sending.senders[3].rewind(leader.host.now())
+        assert (group.sending.since, group.sending.held_from(index + 9)) == (begun, index)
+        leader.advance(seconds)
+    answers(0, 1, 2)
+    assert group.journal.base == index, "nothing was cut"
+    assert (group.sending.since, group.sending.held_from(index + 9)) == (inf, index + 9)
+    answers(3)
+    assert (group.sending.since, group.sending.held_from(index + 9)) == (begun, index)
 
 
 def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:
