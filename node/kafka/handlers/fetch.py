@@ -190,7 +190,7 @@ def _aborted(a: ResponseTypes, share: FetchPartition) -> tuple[Any, ...]:
 def _partition(a: ResponseTypes, hints: LeaderHints, share: FetchPartition, committed: bool) -> Any:
     number, code = share.number, share.code
     known = code is ErrorCode.none
-    optional = {} if known else hints.fields(code, share.topic.found, number)
+    optional = {} if known else hints.fields(code, share.found, number)
     if share.diverging is not None:
         term, end = share.diverging
         optional["diverging_epoch"] = a.EpochEndOffset(epoch=term, end_offset=end)

@@ -95,7 +95,6 @@ class FetchPartition:
         "_end",
         "_epoch",
         "_first",
-        "_found",
         "_heard",
         "_last_fetched_epoch",
         "_offset",
@@ -109,6 +108,7 @@ class FetchPartition:
         "code",
         "diverging",
         "doubtful",
+        "found",
         "high_watermark",
         "last_stable_offset",
         "max_bytes",
@@ -154,7 +154,8 @@ class FetchPartition:
         """For a committed reader: aborted transactions whose batches in `parts` it has to drop."""
         self._partition: Partition | None = None
         self._watching = False
-        self._found: Topic | ErrorCode = ErrorCode.none
+        self.found: Topic | ErrorCode = ErrorCode.none
+        """The topic, or the refusal, that the last check saw: what was looked up since may be another."""
         self._take(wanted)
 
     def _take(self, wanted: Wanted) -> None:
@@ -190,13 +191,13 @@ class FetchPartition:
             not self.active
             and partition is not None
             and partition.changes == self._seen
-            and self.topic.found is self._found
+            and self.topic.found is self.found
         )
 
     def check(self) -> None:
         """Look at the partition as it is now: an error, a divergence, or the range that can be read."""
         self.diverging, self.doubtful, self.answer = None, False, None
-        found = self._found = self.topic.found
+        found = self.found = self.topic.found
         partition = (
             found if isinstance(found, ErrorCode) else led_partition(self._context, found, self.number)
         )

@@ -165,7 +165,10 @@ class KeptFetch(Kept):
         woken: asyncio.Future[bool] = self._loop.create_future()
         self._woken = woken
         timer = self._loop.call_later(seconds, self._wake, True)
+        moved, self._moved = self._moved, {}
         try:
+            for share in moved:
+                self._heard(share)
             return await woken
         finally:
             timer.cancel()
@@ -197,6 +200,8 @@ class KeptFetch(Kept):
 
     def finish(self) -> None:
         self.busy, self._request = False, None
+        for share in self._moved:
+            share.let_go()
         self._moved.clear()
         for share in self._shares:
             if share.active:

@@ -41,6 +41,84 @@ def refusing(node: FakeNode) -> Rights:
     return rights
 
 
+# What moves while a fetch is under way and does not wait.
+
+
+@simulated
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_what_moves_while_leadership_is_proved_ends_the_wait(deleted: bool) -> None:
+    node = node_with(1, "t", "u")
+    doubtful, other = node.partition("t"), node.partition("u")
+    doubtful.write(build())
+
+    def meanwhile() -> None:
+        doubtful.write(build())
+        if deleted:
+            node.delete("u")
+        else:
+            other.write(build())
+
+    doubtful.on_confirm = meanwhile
+    began = node.loop.time()
+    response = await node.fetch({("t", 0): 6, ("u", 0): 0}, 12, max_wait=30.0)
+    assert node.loop.time() - began < 1
+    gone = ErrorCode.unknown_topic_or_partition
+    assert codes(response) == [ErrorCode.none, gone if deleted else ErrorCode.none]
+    assert [bases(part) for part in parts(response)] == [[], [] if deleted else [0]]
+
+
+@simulated
+async def test_what_moves_then_counts_towards_the_bytes_that_a_client_waits_for() -> None:
+    node = node_with(2)
+    doubtful, other = node.partition(number=0), node.partition(number=1)
+    doubtful.write(build())
+    size = len(build())
+
+    def meanwhile() -> None:
+        doubtful.write(build())
+        other.write(build())
+
+    doubtful.on_confirm = meanwhile
+    began = node.loop.time()
+    asked = waiting(node, {0: 6, 1: 0}, max_wait=30.0, min_bytes=2 * size)
+    await asyncio.sleep(1)
+    assert not asked.done()
+    other.write(build())
+    assert [bases(part) for part in parts(await asked)] == [[], [0, 3]]
+    assert node.loop.time() - began < 5
+
+
+@simulated
+async def test_the_leader_that_is_named_is_of_the_topic_that_was_refused() -> None:
+    """It was made again with fewer partitions meanwhile, and another one's check has looked it up."""
+    node = node_with(6)
+    node.partition(number=5).resign()
+    doubtful = node.partition(number=0)
+    doubtful.write(build())
+
+    def meanwhile() -> None:
+        node.delete("t")
+        node.topic("t", 1)
+
+    doubtful.on_confirm = meanwhile
+    assert codes(await node.fetch({0: 9, 5: 0}, 12))[1] is ErrorCode.not_leader_or_follower
+
+
+@simulated
+async def test_a_replica_that_goes_while_others_are_read_is_let_go() -> None:
+    node = node_with(2)
+    read, going = node.partition(number=0), node.partition(number=1)
+    read.write(build())
+    read.read_seconds = 1.0
+    asked = waiting(node, {0: 0, 1: 0})
+    await asyncio.sleep(0.5)
+    topic = node.controller.machine.topic("t")
+    assert topic is not None
+    node.partitions.replicas.pop((topic.topic_id, 1)).resign()
+    await asked
+    assert len(going.watchers) == 0
+
+
 # What is not looked at again.
 
 
