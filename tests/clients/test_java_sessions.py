@@ -61,7 +61,7 @@ def test_a_consumer_goes_on_with_its_sessions_when_one_of_its_topics_is_deleted(
     produce(TOPICS[1], "b6", "b7", "b8")
     thread.join(60)
     (result,) = done
-    # Without a group of its own it commits nothing, and begins again at each rebalance: the last six come after.
+    # Without a group of its own it commits nothing, and begins again at each rebalance; six come after.
     last = [f"b{number}" for number in range(3, 9)]
     assert sorted(line for line in result.lines if line in last) == last, result
     assert {*result.lines} == {"a0", "a1", "a2", "b0", "b1", "b2", *last}, result
