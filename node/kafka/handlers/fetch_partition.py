@@ -29,14 +29,12 @@ log = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
 """Isolation level of a reader that wants no records of aborted or open transactions (KIP-98)."""
-_NOT_FETCHED: Final = frozenset(
-    {
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_id,
-        ErrorCode.topic_authorization_failed,
-        ErrorCode.invalid_topic_exception,
-    }
-)
+_NOT_FETCHED: Final = frozenset({
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.topic_authorization_failed,
+    ErrorCode.invalid_topic_exception,
+})  # fmt: skip
 _NO_EPOCH = -1
 _NEVER: Final = -1
 """In place of the changes of a partition that a check has seen."""
@@ -155,7 +153,7 @@ class FetchPartition:
         self._partition: Partition | None = None
         self._watching = False
         self.found: Topic | ErrorCode = ErrorCode.none
-        """The topic, or the refusal, that the last check saw: what was looked up since may be another."""
+        """The topic, or the refusal, of the last check: what was looked up since may be another."""
         self._take(wanted)
 
     def _take(self, wanted: Wanted) -> None:
