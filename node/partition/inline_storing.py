@@ -276,8 +276,8 @@ def _without_held(logs: Sequence[tuple[int, Partition]]) -> Sequence[tuple[int, 
     """The logs without those that bring a follower up: cut, these would have to send it a snapshot again.
 
     Such logs are left out in the order in which their snapshots began to be sent, each that still fits into
-    `HELD_BYTES`, and the first in any case: it ends, or its follower lacks too much and it counts. So no two
-    keep each other from an end.
+    `HELD_BYTES`, and the first in any case: it ends, or its follower lacks too much or starts over for too
+    long, and it counts. So no two keep each other from an end.
     """
     left, held = HELD_BYTES, set[int]()
     bringing_up = [log for log in logs if log[1].group.sending.brought and _since(log) < inf]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from threading import BoundedSemaphore
 from typing import Final, NamedTuple
 
@@ -68,7 +69,8 @@ class PacedReads(Reads):
 
     def begin(self, fd: int) -> None:
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+            with suppress(OSError):  # advice: a file system that does not take it reads ahead
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         with self._turns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,6 +19,7 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
+    KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
@@ -132,11 +134,19 @@ def read(cluster: RealCluster) -> Records:
 
 
 def ends(cluster: RealCluster, isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> dict[int, int]:
-    """High watermarks of the partitions, or their last stable offsets."""
+    """High watermarks of the partitions, or their last stable offsets; after an election, if one is on."""
     client = AdminClient({"bootstrap.servers": cluster.bootstrap})
     asked = {TopicPartition(TOPIC, number): LATEST for number in range(PARTITIONS)}
-    answers = client.list_offsets(asked, isolation_level=isolation)
-    return {place.partition: answer.result(timeout=SECONDS).offset for place, answer in answers.items()}
+    deadline = time.monotonic() + SECONDS
+    while True:
+        answers = client.list_offsets(asked, isolation_level=isolation)
+        try:
+            return {place.partition: one.result(timeout=SECONDS).offset for place, one in answers.items()}
+        except KafkaException as error:
+            passing = (KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION)
+            if error.args[0].code() not in passing or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
 
 
 def committed(cluster: RealCluster) -> dict[int, int]:

@@ -32,7 +32,7 @@ from strandline.snapshot.document import (
 log = logging.getLogger(__name__)
 
 STUCK_SECONDS: Final = 30.0
-"""Time after which the log keeps nothing for a receiver that gets no further, as one whose disk is full."""
+"""Time after which the log keeps nothing for a receiver that starts over and gets no further: a full disk."""
 
 
 class Brought(NamedTuple):
@@ -119,7 +119,9 @@ class SnapshotSending(Part):
 
     def _is_stuck(self, peer: int) -> bool:
         sender = self.senders.get(peer)
-        return sender is not None and self.host.now() - sender.furthest_at > STUCK_SECONDS
+        if sender is None or not sender.starts_over:
+            return False
+        return self.host.now() - sender.furthest_at > STUCK_SECONDS
 
     def let_go(self, *, idle: bool) -> None:
         """Let what stayed for followers leave memory once they are level, or members no more.

@@ -33,7 +33,9 @@ class Sender:
         self.total = file.size()
         self.progress_at = now
         self.furthest_at = now
-        """Since when the receiver has had more of it than ever before. One whose disk is full starts over."""
+        """Since when the receiver has had more of it than ever before."""
+        self.starts_over = False
+        """Whether it has started over since then, as it does while its disk is full."""
         self._chunk_bytes = chunk_bytes
         self._window_bytes = window * chunk_bytes
         self._acknowledged = 0
@@ -54,6 +56,7 @@ class Sender:
         if offset == 0 < self._acknowledged:
             self._acknowledged = self._sent = 0
             self.progress_at = now
+            self.starts_over = True
         elif offset > self._acknowledged:
             self._acknowledged = offset
             self._sent = max(self._sent, offset)
@@ -61,6 +64,7 @@ class Sender:
         if offset > self._furthest:
             self._furthest = offset
             self.furthest_at = now
+            self.starts_over = False
 
     def rewind(self, now: float) -> None:
         """Send again from the acknowledged bytes on, because no answer came for too long."""

@@ -329,6 +329,10 @@ def test_7_a_receiver_that_gets_no_further_for_long_has_no_place_while_no_comman
     assert (group.sending.since, group.sending.held_from(index + 9)) == (inf, index + 9)
     answers(3)
     assert (group.sending.since, group.sending.held_from(index + 9)) == (begun, index)
+    leader.advance(STUCK_SECONDS + 1)
+    assert group.sending.since == begun, "it is slow: it has not started over"
+    answers(0)
+    assert group.sending.since == inf
 
 
 def test_7_nothing_stays_for_a_receiver_that_is_gone() -> None:

@@ -207,6 +207,19 @@ def test_a_read_that_fails_gives_its_turn_back(tmp_path: Path, monkeypatch: pyte
     file.close()
 
 
+def test_a_file_system_that_takes_no_advice_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: int) -> None:
+        raise OSError(errno.EINVAL, "played")
+
+    data = stored(tmp_path / "a")
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    file = RealDisk(reads=PacedReads()).open(str(tmp_path / "a"))
+    assert file.pread(len(data), 0) == data
+    file.close()
+
+
 def test_others_read_at_once_and_as_much_as_they_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
