@@ -345,5 +345,5 @@ class FetchPartition:
         self.parts, self.aborted, self.size = [], (), 0
 
     def _title(self) -> str:
-        found = self.topic.found
+        found = self.found
         return found.name if isinstance(found, Topic) else str(self.topic.topic_id)

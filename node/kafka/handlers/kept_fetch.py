@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -28,9 +28,7 @@ from strandline.node.kafka.wire.handler import Request
 from strandline.node.runtime.slices import SLICE, cut
 from strandline.statemachine.controller.acl import Operation
 from strandline.statemachine.controller.controller_state import Topic
-
-MAX_NAME: Final = 249
-"""Characters of a topic's name that may exist, Kafka's bound. A client may send one of any length."""
+from strandline.statemachine.controller.controller_topics import MAX_NAME_LENGTH
 
 
 class KeptFetch(Kept):
@@ -121,7 +119,7 @@ class KeptFetch(Kept):
         if topic is None:
             name = getattr(named, "topic", None)
             topic = self._topics[key] = FetchTopic(name, getattr(named, "topic_id", None), self._find)
-            if name is not None and not (len(name) <= MAX_NAME and name.isascii()):
+            if name is not None and not (len(name) <= MAX_NAME_LENGTH and name.isascii()):
                 self.names_fit = False
         return topic
 
